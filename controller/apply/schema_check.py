@@ -66,7 +66,11 @@ def _allocation(index: int, phase: Phase) -> dict[str, Any]:
 def _result() -> results.GroupResult:
     now = datetime.datetime.now(datetime.UTC)
     return results.GroupResult(
-        *(_WORD, 1, (_WORD,), (_WORD,), True, 1, now, now), unqualified=True, message=_WORD, test=_WORD
+        *(_WORD, 1, (_WORD,), (_WORD,), True, 1, now, now),
+        unqualified=True,
+        message=_WORD,
+        test=_WORD,
+        qualification_uid=_WORD,
     )
 
 

@@ -39,6 +39,7 @@ from controller.observe.model import (
     UltraServer,
     Workload,
 )
+from controller.observe.results import Source
 from neuron_dra.core.ownership import ObjectIdentity
 from neuron_dra.core.ultraserver import object_name
 
@@ -62,8 +63,8 @@ class FleetIndex:
         self.workload_by_uid: dict[str, Workload] = {}
         self.tests: dict[str, Workload] = {}
         """The workloads of tests of UltraServers, by UID."""
-        self.results_of: dict[str, dict[str, None]] = {}
-        """The NeuronUltraServers that have results of a qualification, by its name."""
+        self.results_of: dict[Source, dict[str, None]] = {}
+        """The NeuronUltraServers that have results of a qualification, by its name and UID."""
         self.template_by_key: dict[tuple[str, str], Template] = {}
         self.workload_class = True
         """True if the DeviceClass of reserved devices exists."""
@@ -437,9 +438,9 @@ class FleetIndex:
         self._stale |= self._depending.of(node)
 
 
-def _qualifications(ultraserver: UltraServer | None) -> dict[str, None]:
-    """Return the names of the qualifications of which an UltraServer has results."""
-    return dict.fromkeys(each.qualification for each in ultraserver.results) if ultraserver is not None else {}
+def _qualifications(ultraserver: UltraServer | None) -> dict[Source, None]:
+    """Return the qualifications of which an UltraServer has results."""
+    return dict.fromkeys(each.source for each in ultraserver.results) if ultraserver is not None else {}
 
 
 def _note(changed: dict[str, int], name: str, version: int | None) -> None:

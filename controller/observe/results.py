@@ -16,12 +16,15 @@ from neuron_dra.core.wire import Wire
 RESULTS_AT_MOST: Final = 64
 """The limit of entries in one NeuronUltraServer, from its CRD."""
 
+Source = tuple[str, str]
+"""Name and UID of the qualification that a result is of. The UID is empty in results of earlier releases."""
+
 
 @dataclass(frozen=True, slots=True)
 class GroupResult:
     """What the last test of a qualification found on some nodes.
 
-    - `generation`: that of the qualification.
+    - `generation`: that of the qualification; `qualification_uid`: another one of its name has another UID.
     - `passed`, `message`, `figures`: of the last test; `failures`: the tests in a row that have failed.
     - `tested_at`, `passed_at`: when a test last had a verdict, and when one last passed; None for never.
     - `unqualified`: it failed twice, so the nodes are not chosen.
@@ -40,6 +43,16 @@ class GroupResult:
     message: str = ""
     test: str = ""
     figures: Mapping[str, float] = field(default_factory=dict)
+    qualification_uid: str = ""
+
+    @property
+    def source(self) -> Source:
+        """The qualification that the result is of."""
+        return self.qualification, self.qualification_uid
+
+    def is_by(self, qualification: str, uid: str) -> bool:
+        """Return True if a test of this very qualification found the result, not one of its name that is gone."""
+        return self.source in ((qualification, uid), (qualification, ""))
 
     def is_of(self, uids: Mapping[str, str]) -> bool:
         """Return True if the tested nodes are those of today, given the UIDs of Nodes by name."""
@@ -80,6 +93,7 @@ def _entry(entry: Any) -> GroupResult | None:
         message=str(entry.get("message") or ""),
         test=str(entry.get("test") or ""),
         figures=_figures(figures) if isinstance(figures, Mapping) else {},
+        qualification_uid=str(entry.get("qualificationUid") or ""),
     )
 
 
@@ -128,6 +142,8 @@ def _written(result: GroupResult) -> dict[str, Any]:
         "test": result.test,
         "figures": dict(result.figures),
     }
+    if result.qualification_uid:
+        entry["qualificationUid"] = result.qualification_uid
     if result.passed_at is not None:
         entry["passedAt"] = _text(result.passed_at)
     return entry

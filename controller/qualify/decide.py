@@ -8,7 +8,7 @@ the nodes. A result names the workload it is of, so none counts twice.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -18,7 +18,7 @@ from controller.fleet.fleet_index import FleetIndex
 from controller.fleet.limits import Limits
 from controller.observe.discovery import Group
 from controller.observe.model import Reservation, shortened
-from controller.observe.results import GroupResult
+from controller.observe.results import GroupResult, Source
 from controller.qualify import bodies, survey
 from controller.qualify.model import GroupTest, PodOfTest, Qualification
 from controller.qualify.survey import ResultSurvey
@@ -95,7 +95,7 @@ class QualifyView:
     - `yields`: which tests end for workloads.
     - `complete`: UIDs of the workloads of tests of which all pods were seen.
     - `waits`: until when a group without a verdict is not tested again.
-    - `refusals`: by name of a qualification, why the last test could not begin.
+    - `refusals`: by UID of a qualification, why the last test could not begin.
     - `may_begin`: how many tests may begin now.
     - `unseen`: why the pods of tests cannot be seen; empty if they are.
     """
@@ -239,6 +239,7 @@ def _store(
     moment = view.now.replace(microsecond=0)
     new = GroupResult(
         qualification=asked.name,
+        qualification_uid=asked.uid,
         generation=asked.generation,
         nodes=held.allocation.nodes,
         node_uids=held.allocation.node_uids,
@@ -273,12 +274,17 @@ def _withdrawals(view: QualifyView, asked: Qualification, written: set[str]) -> 
     return writes
 
 
-def forgotten(index: FleetIndex, names: Collection[str]) -> Iterator[StoreResults]:
-    """Yield the writes that remove the results of qualifications that do not exist."""
-    for name, ultraservers in index.results_of.items():
-        for each in () if name in names else map(index.ultraserver_by_name.__getitem__, ultraservers):
+def sources(asked: Iterable[Qualification]) -> set[Source]:
+    """Return the sources of results that count for these qualifications."""
+    return {(each.name, uid) for each in asked for uid in (each.uid, "")}
+
+
+def forgotten(index: FleetIndex, kept: Collection[Source]) -> Iterator[StoreResults]:
+    """Yield the writes that remove the results of all other qualifications."""
+    for source, ultraservers in index.results_of.items():
+        for each in () if source in kept else map(index.ultraserver_by_name.__getitem__, ultraservers):
             if not each.deleting:
-                left = tuple(result for result in each.results if result.qualification in names)
+                left = tuple(result for result in each.results if result.source in kept)
                 yield StoreResults(each.name, each.version, left)
 
 
@@ -342,7 +348,7 @@ def bodies_of_status(view: QualifyView, asked: Qualification, begun: int) -> lis
     if surveyed is None or asked.deleting or asked.unread:
         return []
     testing = len([test for test in view.tests_of(asked) if not test.stopping]) + begun
-    status = bodies.status(asked, surveyed, testing, resting(view, asked), view.refusals.get(asked.name, ""), view.now)
+    status = bodies.status(asked, surveyed, testing, resting(view, asked), view.refusals.get(asked.uid, ""), view.now)
     if status == dict(asked.status):
         return []
     before = asked.status.get("conditions")

@@ -22,6 +22,7 @@ from controller.metrics import Metrics, QualificationFigures
 from controller.observe import results
 from controller.observe.caches import Caches
 from controller.observe.model import API_VERSION
+from controller.observe.results import Source
 from controller.qualify import bodies, survey, yielding
 from controller.qualify.decide import (
     DeletePod,
@@ -34,6 +35,7 @@ from controller.qualify.decide import (
     WriteQualification,
     decide,
     forgotten,
+    sources,
 )
 from controller.qualify.model import GroupTest, PodOfTest, Qualification
 from controller.qualify.pace import Pace
@@ -60,10 +62,11 @@ RESULTS_AT_ONCE: Final = 120
 
 @dataclass(slots=True)
 class _Surveyed:
-    """The last survey: when it was, of which version of the index, and what it found."""
+    """The last survey: when it was, of which version of the index and qualifications, and what it found."""
 
     at: datetime.datetime
     version: int
+    uids: Collection[str]
     surveys: Mapping[str, ResultSurvey]
     due: Mapping[str, Sequence[tuple[Slot, str]]]
     beside: dict[frozenset[str], Mapping[str, Sequence[tuple[Slot, str]]]] = field(default_factory=dict)
@@ -115,9 +118,9 @@ class Qualifications:
         self._surveyed: _Surveyed | None = None
         self._complete: set[str] = set()
         self._waits: dict[GroupKey, Tries] = {}
-        self._refusals: dict[str, str] = {}  # by name of the qualification
+        self._refusals: dict[str, str] = {}  # by UID of the qualification
         self._errors = Errors()
-        self._said: dict[str, tuple[Any, datetime.datetime]] = {}  # by name: the last status, and when it was written
+        self._said: dict[str, tuple[Any, datetime.datetime]] = {}  # by UID: the last status, and when it was written
 
     def end_waits(self) -> None:
         """Do at once what waits for a time."""
@@ -142,10 +145,10 @@ class Qualifications:
             return None
         term = await self._watched.begin(self)
         asked = self._watches.qualifications()
-        self._forget_others(asked.keys())
+        self._forget_others({each.uid for each in asked.values()})
         if not asked and not index.tests:
             self._metrics.qualified(())
-            kept = await self._kept_results(index, ())
+            kept = await self._kept_results(index, {})
             rest = any(True for _ in forgotten(index, kept))
             await self._write_all(self._forgotten(index, kept, now), now, term)
             return now + datetime.timedelta(seconds=self._survey_s(index)) if rest else None
@@ -158,40 +161,43 @@ class Qualifications:
         writes = decision.writes
         if view.surveys:
             written = {_key(each) for each in writes}
-            kept = await self._kept_results(index, asked.keys())
+            kept = await self._kept_results(index, asked)
             writes += [each for each in self._forgotten(index, kept, now) if _key(each) not in written]
         await self._write_all(writes, now, term)
         self._complete = {test.workload.uid for test in view.tests if self._is_complete(test)}
         return self._again(view, now)
 
-    def _forget_others(self, names: Collection[str]) -> None:
+    def _forget_others(self, uids: Collection[str]) -> None:
         """Keep nothing of qualifications that are gone."""
-        self._said = {name: said for name, said in self._said.items() if name in names}
-        self._refusals = {name: why for name, why in self._refusals.items() if name in names}
+        self._said = {uid: said for uid, said in self._said.items() if uid in uids}
+        self._refusals = {uid: why for uid, why in self._refusals.items() if uid in uids}
 
-    async def _kept_results(self, index: FleetIndex, names: Collection[str]) -> Collection[str]:
-        """Return the names of the qualifications whose results stay: these, and those of which it is not certain that
-        they are gone. They are read again.
+    async def _kept_results(self, index: FleetIndex, asked: Mapping[str, Qualification]) -> Collection[Source]:
+        """Return the qualifications whose results stay: these, and those of which it is not certain that they are gone,
+        or that another one has their name. They are read again.
         """
+        kept = sources(asked.values())
         if not self._watches.is_served:
-            return {*names, *index.results_of}
-        kept = set(names)
-        for name in index.results_of.keys() - kept:
+            return {*kept, *index.results_of}
+        for name, uid in index.results_of.keys() - kept:
             try:
-                self._watches.remember(False, await self._client.read(NEURON_QUALIFICATIONS, "", name))
+                item = await self._client.read(NEURON_QUALIFICATIONS, "", name)
+                self._watches.remember(False, item)
+                if uid not in ("", item["metadata"].get("uid")):
+                    continue
             except NotFound:
                 continue
             except (ApiError, *MALFORMED) as err:
                 facts = {"qualification": name, "error": str(err) or repr(err)}
                 log.warning("results stay: it is not certain that their qualification is gone", extra=facts)
-            kept.add(name)
+            kept.add((name, uid))
         return kept
 
-    def _forgotten(self, index: FleetIndex, names: Collection[str], now: datetime.datetime) -> list[StoreResults]:
+    def _forgotten(self, index: FleetIndex, kept: Collection[Source], now: datetime.datetime) -> list[StoreResults]:
         """Return the writes that remove results: those that wait, and as many more as may be made now."""
         found: dict[str, StoreResults] = {}
         room = min(AT_ONCE, self._stores.room(now))
-        for each in forgotten(index, names):
+        for each in forgotten(index, kept):
             if _key(each) not in found and self._attempts.due(_key(each), now) <= now:
                 if not room:
                     break
@@ -251,7 +257,8 @@ class Qualifications:
         """Return the last survey, or a new one if that is old."""
         have = self._surveyed
         period = datetime.timedelta(seconds=self._survey_s(index))
-        if have is not None and have.surveys.keys() == asked.keys() and have.at <= now < have.at + period:
+        uids = {each.uid for each in asked.values()}
+        if have is not None and have.uids == uids and have.at <= now < have.at + period:
             return have
         wanted = self._waiting().wanted
         surveys: dict[str, ResultSurvey] = {}
@@ -259,7 +266,7 @@ class Qualifications:
         for each in asked.values():
             surveys[each.name] = survey.survey(index, each, now)
             due[each.name] = survey.due(index, each, wanted, now)
-        self._surveyed = _Surveyed(now, index.version, surveys, due)
+        self._surveyed = _Surveyed(now, index.version, uids, surveys, due)
         self._metrics.qualified([_figures(name, each) for name, each in surveys.items()])
         return self._surveyed
 
@@ -288,7 +295,7 @@ class Qualifications:
 
     def _is_due(self, write: Write, now: datetime.datetime) -> bool:
         if isinstance(write, WriteQualification) and not write.soon:
-            _, at = self._said.get(write.asked.name, (None, survey.EPOCH))
+            _, at = self._said.get(write.asked.uid, (None, survey.EPOCH))
             if at <= now < at + datetime.timedelta(seconds=self._timing.status_s):
                 return False
         return self._attempts.due(_key(write), now) <= now
@@ -310,11 +317,11 @@ class Qualifications:
             self._note_refusal(write, outcome, error)
 
     def _note_refusal(self, write: StartTest | StartPods, outcome: WriteOutcome, error: str) -> None:
-        name = write.test.target.qualification if isinstance(write, StartPods) else _owner(write.body)
+        uid = write.test.target.uid if isinstance(write, StartPods) else _owner_uid(write.body)
         if outcome is WriteOutcome.WRITTEN:
-            self._refusals.pop(name, None)
+            self._refusals.pop(uid, None)
         elif outcome is not WriteOutcome.FAILED:
-            self._refusals[name] = error[:256]
+            self._refusals[uid] = error[:256]
 
     async def _send(self, write: Write, term: int) -> None:
         """Send the requests of a write. Raises ApiError, MALFORMED, EndedTerm."""
@@ -367,7 +374,7 @@ class Qualifications:
                 if again:
                     self._no_verdict(test, why, now)
             case WriteQualification(asked=asked, status=status):
-                self._said[asked.name] = status, now
+                self._said[asked.uid] = status, now
             case _:
                 pass
 
@@ -394,8 +401,8 @@ def _figures(name: str, surveyed: ResultSurvey) -> QualificationFigures:
     return QualificationFigures(name, groups, surveyed.oldest, bool(surveyed.storm), values)
 
 
-def _owner(body: Mapping[str, Any]) -> str:
-    return str(body["metadata"]["ownerReferences"][0]["name"])
+def _owner_uid(body: Mapping[str, Any]) -> str:
+    return str(body["metadata"]["ownerReferences"][0]["uid"])
 
 
 def _key(write: Write) -> str:
@@ -412,7 +419,7 @@ def _key(write: Write) -> str:
         case StoreResults(ultraserver=name):
             return f"results of {name}"
         case WriteQualification(asked=asked):
-            return f"status of {asked.name}"
+            return f"status of {asked.uid}"
 
 
 def _described(write: StopTest | DeletePod | StoreResults | WriteQualification) -> str:

@@ -74,7 +74,7 @@ def survey(index: FleetIndex, asked: Qualification, now: datetime.datetime) -> R
     oldest = 0.0
     for name, group in index.group_by_name.items():
         for each in group.results:
-            if each.qualification != asked.name or group.instance_type not in asked.instance_types:
+            if not each.is_by(asked.name, asked.uid) or group.instance_type not in asked.instance_types:
                 continue
             tested = each.tested_at.timestamp()
             oldest = min(oldest, tested) if oldest else tested
@@ -129,7 +129,7 @@ EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 def of_slot(results: Sequence[GroupResult], asked: Qualification, nodes: Sequence[str]) -> GroupResult | None:
     """Return the result of a qualification on exactly these nodes."""
-    same = (each for each in results if each.qualification == asked.name and each.nodes == tuple(nodes))
+    same = (each for each in results if each.is_by(asked.name, asked.uid) and each.nodes == tuple(nodes))
     return next(same, None)
 
 
@@ -148,7 +148,7 @@ def with_result(
     any more go. In a storm no fault is raised, and those of this qualification on the UltraServer are withdrawn. If
     there is no room for another result, none of the others goes: its group would be due again at once.
     """
-    before = next((each for each in have if (each.qualification, each.nodes) == (asked.name, new.nodes)), None)
+    before = of_slot(have, asked, new.nodes)
     if before is not None and before.is_of(dict(zip(new.nodes, new.node_uids, strict=True))):
         failures = 0 if new.passed else before.failures + 1
         lasting = before.unqualified and not new.passed and not storm
@@ -180,5 +180,5 @@ def withdrawn(
 
 def _without_fault(result: GroupResult, asked: Qualification, *, always: bool) -> GroupResult:
     """Return a result without its fault, if the fault is of this qualification, and of its generation or `always`."""
-    is_its_own = result.qualification == asked.name and (always or result.generation == asked.generation)
+    is_its_own = result.is_by(asked.name, asked.uid) and (always or result.generation == asked.generation)
     return replace(result, unqualified=False) if is_its_own and result.unqualified else result

@@ -272,7 +272,15 @@ def _ended_pod(made: World, name: str, number: int) -> None:
 def _result(made: World, name: str, item: Obj) -> Obj:
     nodes = [entry["nodeName"] for entry in item["spec"]["topology"]]
     uids = [made.get("Node", node)["metadata"]["uid"] for node in nodes]
-    entry: Obj = {"qualification": name, "generation": 1, "nodes": nodes, "nodeUids": uids, "verdict": "Failed"}
+    uid = made.get("NeuronUltraServerQualification", name)["metadata"]["uid"]
+    entry: Obj = {
+        "qualification": name,
+        "qualificationUid": uid,
+        "generation": 1,
+        "nodes": nodes,
+        "nodeUids": uids,
+        "verdict": "Failed",
+    }
     times = {"testedAt": "2026-03-01T11:00:00Z", "passedAt": "2026-02-01T11:00:00Z"}
     return {**entry, **times, "failures": 2, "unqualified": True, "message": "m", "test": "t", "figures": {"a": 1}}
 

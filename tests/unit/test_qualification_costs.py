@@ -22,9 +22,9 @@ from controller.fleet.limits import DEFAULT_LIMITS
 from controller.metrics import Metrics
 from controller.observe.caches import Caches
 from controller.observe.model import Reservation
-from controller.observe.results import GroupResult
+from controller.observe.results import GroupResult, Source
 from controller.plan.planning import plan_of
-from controller.qualify.decide import QualifyView, StoreResults, WriteQualification, decide, forgotten
+from controller.qualify.decide import QualifyView, StoreResults, WriteQualification, decide, forgotten, sources
 from controller.qualify.qualifications import Qualifications
 from controller.qualify.watches import QualifyWatches
 from controller.timing import DEFAULT_TIMING, QualifyTiming
@@ -322,14 +322,15 @@ class Changes(RuleBasedStateMachine):
         found, expected = decide(kept), decide(everything)
         assert (found.errors, expected.errors) == ({}, {})
         assert found.writes == expected.writes
-        assert {each.ultraserver: each for each in forgotten(index, kept.asked)} == left_over(index, kept.asked)
+        own = sources(kept.asked.values())
+        assert {each.ultraserver: each for each in forgotten(index, own)} == left_over(index, own)
 
 
-def left_over(index: FleetIndex, names: Collection[str]) -> dict[str, StoreResults]:
+def left_over(index: FleetIndex, own: Collection[Source]) -> dict[str, StoreResults]:
     """Return what removes the results of qualifications that do not exist, by a look at every UltraServer."""
     found = {}
     for each in index.ultraservers:
-        kept = tuple(result for result in each.results if result.qualification in names)
+        kept = tuple(result for result in each.results if result.source in own)
         if kept != each.results:
             found[each.name] = StoreResults(each.name, each.version, kept)
     return found
