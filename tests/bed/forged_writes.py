@@ -22,6 +22,7 @@ IMPLICIT = f"deviceclass.resource.kubernetes.io/{RESERVED}"
 LIMIT = "neuron.aws.com/max-reserved-nodes"
 JOBS_LABEL = "neuron.aws.com/reserve-for-jobs"
 MADE_FOR = "neuron.aws.com/made-for"
+TARGET = "neuron.aws.com/tests"
 LABEL = "neuron.amazonaws.com/ultraserver-server-id-4"
 BLOCK = "topology.k8s.aws/capacity-block-id"
 BLOCK_END, FRIDAY = "neuron.aws.com/capacity-block-end", "2026-12-04T11:30:00Z"
@@ -241,6 +242,11 @@ def tokenless() -> Obj:
 
 
 PHASE = {"status": {"phase": "Succeeded"}}
+OF_TEST = {"neuron.aws.com/test": "forged"}
+INTRUDER = {"spec": {"ephemeralContainers": [{"name": "intruder", "image": "i"}]}}
+EVICTS = {"apiVersion": "policy/v1", "kind": "Eviction", **meta("older")}
+ANOTHER = {"apiVersion": "neuron.aws.com/v1beta1", "kind": "NeuronUltraServerWorkload", "name": "f", "uid": "forged"}
+OWNED_BY_ANOTHER = {"metadata": {"ownerReferences": [{**ANOTHER, "controller": True}]}}
 DONE = {"status": {"conditions": [{"type": "Complete", "status": "True"}]}}
 EVICTED = {"type": "Evicted", "status": "True", "reason": "Forged", "message": "m"}
 EVICTION = {"status": {"conditions": [{**EVICTED, "lastTransitionTime": "2026-11-26T08:00:00Z"}]}}
@@ -306,6 +312,15 @@ def creates(place: str, body: Obj, ends: str, *users: User, since: int = 0) -> l
 
 def patches(path: str, body: Obj, ends: str, *users: User) -> list[Row]:
     return [Row(user, "PATCH", path, body, ends) for user in users]
+
+
+def connects(path: str, ends: str, *users: User, **query: str) -> list[Row]:
+    """Open a session in a pod. The API server asks the policies before it looks for the pod's node."""
+    return [Row(user, verb, path, None, ends, query=query) for user in users for verb in ("GET", "POST")]
+
+
+def deletes(path: str, ends: str, *users: User) -> list[Row]:
+    return [Row(user, "DELETE", path, None, ends) for user in users]
 
 
 def replaces(place: str, body: Obj, ends: str, *users: User) -> list[Row]:
@@ -549,6 +564,33 @@ ROWS: Sequence[Row] = (
     *creates(POD_PLACE.replace(OURS, ELSEWHERE), tokenless(), MAKES_PODS, CONTROLLER),
     *creates(TEST_PODS, pod(), RBAC, TENANT, EDITOR, ADMIN, PLUGIN),
     *patches(f"{TEST_PODS}/older/status", PHASE, RBAC, TENANT, EDITOR, ADMIN, PLUGIN),
+    # What exists there is not changed, and nobody opens a session in a pod. A pod may be evicted or deleted.
+    *patches(f"{TEST_WORKLOADS}/older", annotated("forged", TARGET), RBAC, TENANT, EDITOR, ADMIN, RESERVER, PLUGIN),
+    *patches(f"{TEST_WORKLOADS}/older", annotated("forged", TARGET), TESTS, MASTER),
+    *patches(f"{TEST_WORKLOADS}/older", annotated("forged", TARGET), "", RESCUE),
+    *patches(f"{TEST_WORKLOADS}/older/status", COPIED, WORKLOAD_STATUS, MASTER),
+    *patches(f"{TEST_PODS}/older", {"metadata": {"labels": OF_TEST}}, RBAC, TENANT, EDITOR, ADMIN, PLUGIN, KUBELET),
+    *patches(f"{TEST_PODS}/older", {"metadata": {"labels": OF_TEST}}, TESTS, MASTER),
+    *patches(f"{TEST_PODS}/older", {"metadata": {"labels": OF_TEST}}, "", RESCUE, COLLECTOR),
+    *patches(f"{TEST_PODS}/older", OWNED_BY_ANOTHER, TESTS, MASTER),
+    *patches(f"{TEST_PODS}/older/status", PHASE, TESTS, MASTER),
+    *patches(f"{TEST_PODS}/older/status", READY, "", SCHEDULER),
+    *patches(f"{TEST_PODS}/older/ephemeralcontainers", INTRUDER, RBAC, TENANT, EDITOR, ADMIN, PLUGIN),
+    *patches(f"{TEST_PODS}/older/ephemeralcontainers", INTRUDER, TESTS, MASTER),
+    *patches(f"{TEST_PODS}/older/resize", {"metadata": {"labels": OF_TEST}}, RBAC, TENANT, EDITOR, ADMIN, PLUGIN),
+    *patches(f"{TEST_PODS}/older/resize", {"metadata": {"labels": OF_TEST}}, TESTS, MASTER),
+    *connects(f"{TEST_PODS}/older/exec", RBAC, TENANT, EDITOR, ADMIN, PLUGIN, CONTROLLER, command="sh"),
+    *connects(f"{TEST_PODS}/older/exec", TESTS, MASTER, command="sh"),
+    *connects(f"{TEST_PODS}/older/attach", RBAC, TENANT, EDITOR, ADMIN, PLUGIN, CONTROLLER),
+    *connects(f"{TEST_PODS}/older/attach", TESTS, MASTER),
+    *connects(f"{TEST_PODS}/older/portforward", RBAC, TENANT, EDITOR, ADMIN, PLUGIN, CONTROLLER),
+    *connects(f"{TEST_PODS}/older/portforward", TESTS, MASTER),
+    *connects(f"{TEST_PODS}/older/proxy", RBAC, TENANT, EDITOR, ADMIN, PLUGIN, CONTROLLER),
+    *connects(f"{TEST_PODS}/older/proxy", TESTS, MASTER),
+    *creates(f"{TEST_PODS}/older/eviction", EVICTS, RBAC, TENANT, EDITOR, ADMIN, PLUGIN),
+    *creates(f"{TEST_PODS}/older/eviction", EVICTS, "", MASTER, RESCUE),
+    *deletes(f"{TEST_PODS}/older", RBAC, TENANT, EDITOR, ADMIN, PLUGIN),
+    *deletes(f"{TEST_PODS}/older", "", MASTER, CONTROLLER),
     # Ways to bypass the policies.
     *patches(f"{POLICY_PLACE}/{JOBS}", {"spec": {"validationActions": ["Audit"]}}, RBAC, TENANT, EDITOR, ADMIN),
     *patches(f"{POLICY_PLACE}/{JOBS}", {"spec": {"validationActions": ["Audit"]}}, RBAC, LANDLORD, PLUGIN, CONTROLLER),

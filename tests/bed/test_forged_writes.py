@@ -23,6 +23,7 @@ import yaml
 
 from hack.bed import pki
 from hack.bed.real_cluster import REPOSITORY, TestBed, eventually
+from neuron_dra.core.qualification import NAMESPACE as TEST_NAMESPACE
 from neuron_dra.core.wire import Obj
 from tests.bed import forged_writes as table
 from tests.bed.forged_writes import DRIVER_NAMESPACE, LIMIT, NODE, OTHER, OURS, ROWS, Row, User
@@ -227,7 +228,10 @@ def present() -> list[Obj]:
             DRIVER_NAMESPACE,
             spec={"instanceType": "trn3.48xlarge", "topology": topology},
         ),
-        {**table.workload(), "metadata": {"name": "older", "namespace": OURS}},
+        *(
+            {**table.workload(), "metadata": {"name": "older", "namespace": namespace}}
+            for namespace in (OURS, TEST_NAMESPACE)
+        ),
         *(
             {**item, "metadata": {**item["metadata"], "namespace": OURS}}
             for item in (
@@ -237,6 +241,9 @@ def present() -> list[Obj]:
         ),
         made("ResourceClaim", "older", "resource.k8s.io/v1", OURS, spec=table.claim(table.exactly("x"))["spec"]),
         made("Pod", "older", "v1", OURS, spec={**table.pod()["spec"], "schedulerName": "forged-nobody"}),
+        made(
+            "Pod", "older", "v1", TEST_NAMESPACE, spec={**table.tokenless()["spec"], "schedulerName": "forged-nobody"}
+        ),
         made(
             *("ResourceClaimTemplate", "older", "resource.k8s.io/v1", OURS),
             spec=table.template(table.exactly(table.RESERVED))["spec"],
@@ -316,7 +323,7 @@ def guards(running_bed: TestBed, api: Api, undisturbed: None, queues: None) -> I
     own = [
         made("Namespace", OURS, metadata={"annotations": {LIMIT: "4"}}),
         made("Namespace", table.ELSEWHERE),
-        made("Namespace", "neuron-qualification"),
+        made("Namespace", TEST_NAMESPACE),
         made("Namespace", table.WATCHED, metadata={"labels": {"resource.kubernetes.io/admin-access": "true"}}),
         *rights(),
     ]
@@ -339,7 +346,7 @@ def put_in_force(api: Api, items: list[Obj], own: list[Obj]) -> list[str]:
     namespaces_first = sorted((*items, *own), key=lambda item: item["kind"] != "Namespace")
     for item in namespaces_first:
         api.put(item)
-    for name in (OURS, table.ELSEWHERE, "neuron-qualification"):
+    for name in (OURS, table.ELSEWHERE, TEST_NAMESPACE):
         account = f"/api/v1/namespaces/{name}/serviceaccounts/default"
         eventually("pods can be made", lambda account=account: api.get(account), 60)
     eventually("rights are known", lambda: api.ask(table.RESCUE, "GET", "/api/v1/nodes")[0] == 200, 60)

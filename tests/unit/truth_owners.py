@@ -190,8 +190,8 @@ TRUTHS: Sequence[Truth] = (
     Truth("Pod", "spec.nodeName", "the scheduler", "it only names the node in messages"),
     Truth(
         *("Pod", "status", "the node's kubelet"),
-        "RBAC; a node can lie about itself, and passes a test then",
-        denied=(TENANT, EDITOR, ADMIN, PLUGIN),
+        "RBAC, and a policy; a node can lie about itself, and passes a test then",
+        denied=(TENANT, EDITOR, ADMIN, PLUGIN, MASTER),
     ),
     # Jobs that ask for UltraServers.
     *(
