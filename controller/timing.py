@@ -83,6 +83,18 @@ class WriteTiming:
 
 
 @dataclass(frozen=True, slots=True)
+class OutboxTiming:
+    """Of the requests that are sent beside the passes."""
+
+    slow_s: float = seconds(1.0, "after which a request leaves its place to another one")
+    retry_s: tuple[float, float] = seconds(
+        (0.2, 30.0),
+        "first and longest wait before a kind of request is sent again to a namespace where one got no answer, or any "
+        "request to a server that takes none",
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class PodTiming:
     """Of the reads of pods, which are not cached."""
 
@@ -192,6 +204,7 @@ class Timing:
     caches: CacheTiming = CacheTiming()
     passes: PassTiming = PassTiming()
     writes: WriteTiming = WriteTiming()
+    outbox: OutboxTiming = OutboxTiming()
     pods: PodTiming = PodTiming()
     room: RoomTiming = RoomTiming()
     rendezvous: RendezvousTiming = RendezvousTiming()

@@ -1,0 +1,99 @@
+"""Sends what is in the outbox, in the background: a request that gets no answer delays no plan."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Callable, Iterable
+
+import aiohttp
+
+from controller.apply.fence import EndedTerm, Fence
+from controller.apply.outbox import Answer, Outbox, Request, Wish
+from controller.timing import OutboxTiming
+from neuron_dra.errors import TooLarge, TooManyRequests, Unavailable
+
+
+class Sender:
+    """Sends wishes. `decide` returns at once, and `run` sends them."""
+
+    def __init__(self, fence: Fence, timing: OutboxTiming) -> None:
+        self._fence = fence
+        self._outbox = Outbox(timing.slow_s, timing.retry_s, random.random)
+        self._changed = asyncio.Event()
+        self.on_answer: Callable[[bool], None] = lambda at_once: None
+        """Called after each answer; True if no other answer is about to follow."""
+
+    def decide(self, decider: str, wishes: Iterable[Wish]) -> None:
+        """Replace what a decider wished and what was not sent, in the term of the pass."""
+        self._outbox.decide(decider, self._fence.term, wishes)
+        self._changed.set()
+
+    @property
+    def is_idle(self) -> bool:
+        """True if nothing waits and nothing is in flight."""
+        return self._outbox.is_idle
+
+    def in_flight(self) -> frozenset[str]:
+        """Return the objects that have a request in flight."""
+        return self._outbox.in_flight()
+
+    def end_waits(self) -> None:
+        """Send at once what waits for a time."""
+        self._outbox.end_waits()
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Send until cancelled."""
+        loop = asyncio.get_running_loop()
+        async with asyncio.TaskGroup() as requests:
+            while True:
+                self._changed.clear()
+                while (request := self._outbox.take(loop.time())) is not None:
+                    requests.create_task(self._make(request), name=f"send {request.wish.kind}")
+                next_s = self._outbox.next_s(loop.time())
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout_at(next_s):
+                        await self._changed.wait()
+
+    async def send_all(self) -> None:
+        """Send until nothing is left; for programs without `run`."""
+        while not self._outbox.is_idle:
+            loop = asyncio.get_running_loop()
+            async with asyncio.TaskGroup() as requests:
+                while (request := self._outbox.take(loop.time())) is not None:
+                    requests.create_task(self._make(request))
+            next_s = self._outbox.next_s(loop.time())
+            if next_s is not None:
+                await asyncio.sleep(next_s - loop.time())
+
+    async def _make(self, request: Request) -> None:
+        """Send one request. A defect in it ends the program."""
+        answer = Answer.NOT_SENT
+        try:
+            self._fence.check(request.term)
+            if request.reads and request.wish.read is not None:
+                answer = await request.wish.read()
+            else:
+                answer = await request.wish.send(request.term)
+        except EndedTerm:
+            answer = Answer.NOT_SENT
+        finally:
+            now_s = asyncio.get_running_loop().time()
+            self._outbox.answered(request, answer, now_s)
+            self._changed.set()
+            self.on_answer(not self._outbox.has_young(now_s))
+
+
+def answer_of(err: Exception) -> Answer:
+    """Return how a request ended that raised an error."""
+    if isinstance(err, TooManyRequests):
+        return Answer.UNAVAILABLE
+    if not isinstance(err, Unavailable) or isinstance(err, TooLarge):
+        return Answer.DECIDED
+    if isinstance(err.__cause__, aiohttp.ClientConnectorError) or err.status == 503:
+        return Answer.UNAVAILABLE
+    if err.status and err.status != 504:
+        return Answer.DECIDED
+    return Answer.NONE
