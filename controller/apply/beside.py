@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime
 import logging
 import random
@@ -58,15 +59,25 @@ class WatchedTerm:
         return term
 
 
-async def next_change(changed: asyncio.Event, wait_s: float | None, gather_s: float) -> None:
-    """Wait for a change, or for `wait_s` seconds; then `gather_s` more, to gather related changes."""
+async def next_change(
+    changed: asyncio.Event, wait_s: float | None, gather_s: float, at_once: asyncio.Event | None = None
+) -> None:
+    """Wait for a change, or for `wait_s` seconds; then `gather_s` more, to gather related changes.
+
+    `at_once` ends the gathering.
+    """
+    at_once = at_once or asyncio.Event()
     try:
         async with asyncio.timeout(wait_s):
             await changed.wait()
     except TimeoutError:
         pass
-    await asyncio.sleep(gather_s)
+    await asyncio.sleep(0)
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(gather_s):
+            await at_once.wait()
     changed.clear()
+    at_once.clear()
 
 
 class Beside:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import datetime
 import logging
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
+from controller.apply.outbox import Answer, Wish
+from controller.apply.sender import Sender, answer_of
 from controller.apply.write_backoff import Tries
 from controller.observe import projections
 from controller.observe.model import ClaimUse, Pods
 from controller.plan.claim_pods import users
 from controller.timing import PodTiming
-from neuron_dra.core.turns import in_turn
 from neuron_dra.errors import ApiError
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.objects import MALFORMED
@@ -22,47 +23,51 @@ from neuron_dra.kube.requests import PODS
 log = logging.getLogger(__name__)
 
 AT_ONCE: Final = 8
-"""The limit of claims whose pods are read in one pass."""
+"""The limit of claims whose pods are read at once: while a page is decoded, it takes twice its size."""
 
 
 class ClaimPods:
     """Schedules the reads, and keeps their results: `found` has the pods by the claim's namespace/name."""
 
-    def __init__(self, client: KubeClient, timing: PodTiming) -> None:
+    def __init__(self, client: KubeClient, timing: PodTiming, sender: Sender) -> None:
         self._client = client
         self._timing = timing
+        self._sender = sender
         self._looks: dict[str, Tries] = {}
         self.found: dict[str, Pods] = {}
 
-    async def look(self, claims: Sequence[ClaimUse], now: datetime.datetime) -> datetime.datetime | None:
-        """Read the pods that are due; return when the next are due, which is now if results changed."""
+    def look(self, claims: Sequence[ClaimUse], now: datetime.datetime) -> datetime.datetime | None:
+        """Let the pods that are due be read; return when the next are due."""
         asked = {use.ref: use for use in claims}
-        before = self.found
-        self.found = {ref: pods for ref, pods in before.items() if ref in asked}
+        self.found = {ref: pods for ref, pods in self.found.items() if ref in asked}
         self._looks = {ref: self._looks.get(ref, Tries(0, now)) for ref in asked}
         due = [use for ref, use in asked.items() if self._looks[ref].next_at <= now]
-        due = in_turn(due, lambda use: use.namespace)[:AT_ONCE]
-        await asyncio.gather(*(self._one(use, now) for use in due))
-        if self.found != before:
-            return now
-        return min((tries.next_at for tries in self._looks.values()), default=None)
+        self._sender.decide("pods of claims", [self._wish(use, now) for use in due])
+        return min((tries.next_at for tries in self._looks.values() if tries.next_at > now), default=None)
 
     def end_waits(self) -> None:
         """Read all of them again at once."""
         self._looks = {}
 
-    async def _one(self, use: ClaimUse, now: datetime.datetime) -> None:
-        tries = self._looks[use.ref]
+    def _wish(self, use: ClaimUse, now: datetime.datetime) -> Wish:
+        send = partial(self._one, use, now)
+        return Wish(f"claim {use.ref}", "pods", use.namespace, "list pods of nodes", send, at_once=AT_ONCE)
+
+    async def _one(self, use: ClaimUse, now: datetime.datetime, term: int) -> Answer:
+        tries = self._looks.get(use.ref, Tries(0, now))
+        answer = Answer.DECIDED
         try:
-            found = tuple(sorted([user for node in use.nodes for user in await self._users_on(node, use)]))
+            pods = tuple(sorted([user for node in use.nodes for user in await self._users_on(node, use)]))
         except (ApiError, *MALFORMED) as err:
             facts = {"claim": use.ref, "error": str(err) or repr(err)}
             log.warning("the pods that use a claim could not be read", extra=facts)
+            answer = answer_of(err)
         else:
-            if found != self.found.get(use.ref):
+            if pods != self.found.get(use.ref):
                 tries = Tries(0, now)  # what changes is looked at more often
-            self.found[use.ref] = found
+            self.found[use.ref] = pods
         self._looks[use.ref] = tries.once_more(self._timing.suspect_s, now, self._timing.longest_s)
+        return answer
 
     async def _users_on(self, node: str, use: ClaimUse) -> list[tuple[str, str]]:
         """Return name and UID of the pods on a node that use a claim.

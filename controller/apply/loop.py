@@ -116,6 +116,14 @@ class Reconciler:
         self.kept = NOTHING_KEPT
         """What the last plan has left to the next one."""
         self.changed = asyncio.Event()
+        self._answered = asyncio.Event()  # and no other answer is about to follow
+        applier.sender.on_answer = self._follow_answer
+
+    def _follow_answer(self, at_once: bool) -> None:
+        """Plan again: the next step of a workload may depend on the answer to a request."""
+        self.changed.set()
+        if at_once:
+            self._answered.set()
 
     async def run(self) -> None:
         """Work until cancelled."""
@@ -124,7 +132,7 @@ class Reconciler:
         wait_s: float | None = None
         gather_s = self._timing.gather_s
         while True:
-            await next_change(self.changed, wait_s, gather_s)
+            await next_change(self.changed, wait_s, gather_s, self._answered)
             gather_s = self._timing.gather_s
             leads = self._leadership.holds()
             if self._caches.missing() or not leads:
@@ -196,10 +204,10 @@ class Reconciler:
             self._caches.next_recovery(),
             self._room.look(plan.waiting.split, self._caches.index(), self.known(now), now),
             self._writes.next_due(plan.actions),
-            await self._applier.refusals.look(plan.suspects, now),
-            await self._applier.pod_looks.look(plan.starting, now),
+            self._applier.refusals.look(plan.suspects, now),
+            self._applier.pod_looks.look(plan.starting, now),
             await self._applier.rendezvous.look(plan.meetings, now),
-            await self._applier.claim_pods.look(plan.shared, now),
+            self._applier.claim_pods.look(plan.shared, now),
         ]
         if self._queues is not None:
             if self._writes.unanswered:

@@ -27,6 +27,7 @@ class Answer(Enum):
     """How a request ended."""
 
     DECIDED = "the API server carried it out, or rejected it"
+    NO_NEWS = "the same, and no decision depends on it"
     NOT_SENT = "its object had changed, or its term has ended"
     NONE = "it may have been carried out, or be carried out later"
     UNAVAILABLE = "the server takes no requests now: the connection was refused, or it is overloaded"
@@ -205,7 +206,7 @@ class Outbox:
         del self._in_flight[wish.object]
         self._forget_old(now_s)
         match answer:
-            case Answer.DECIDED:
+            case Answer.DECIDED | Answer.NO_NEWS:
                 if _counts(self._silent.get(lane), request):
                     self._silent.pop(lane, None)
                 if _counts(self._client, request):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import logging
 
-from controller.apply.fence import Fence
 from neuron_dra.core.wire import Wire
 from neuron_dra.errors import Forbidden, Invalid, TooManyRequests
 from neuron_dra.kube.client import KubeClient
@@ -17,7 +16,6 @@ log = logging.getLogger(__name__)
 async def evict(
     client: KubeClient,
     events: EventRecorder,
-    fence: Fence,
     pod: Wire,
     reason: str,
     message: str,
@@ -29,7 +27,6 @@ async def evict(
     """
     meta = pod["metadata"]
     namespace, name, uid = str(meta["namespace"]), str(meta["name"]), str(meta["uid"])
-    fence.check()
     about = reference("v1", "Pod", namespace, name, uid)
     try:
         await client.evict(namespace, name, uid=uid, resourceVersion=str(meta["resourceVersion"]))

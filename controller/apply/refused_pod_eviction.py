@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import datetime
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 
-from controller.apply.fence import Fence, unelected
+from controller.apply.fence import EndedTerm
+from controller.apply.outbox import Answer, Wish
 from controller.apply.pod_eviction import evict
+from controller.apply.sender import Sender, answer_of
 from controller.apply.write_backoff import Tries
 from controller.fleet.refused_pods import LOOK_AGAIN, event_message, refused_until
 from controller.observe.model import Suspect
 from controller.timing import PodTiming
-from neuron_dra.core.turns import in_turn
 from neuron_dra.errors import ApiError, Conflict, NotFound
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.events import EventRecorder
@@ -22,37 +23,35 @@ from neuron_dra.kube.requests import PODS
 
 log = logging.getLogger(__name__)
 
-AT_ONCE = 16
-
 
 class Refusals:
     """Schedules when each suspect is read again. Caches no pod."""
 
-    def __init__(
-        self, client: KubeClient, events: EventRecorder, timing: PodTiming, fence: Fence | None = None
-    ) -> None:
+    def __init__(self, client: KubeClient, events: EventRecorder, timing: PodTiming, sender: Sender) -> None:
         self._timing = timing
         self._client = client
-        self._fence = fence or unelected()
+        self._sender = sender
         self._events = events
         self._looks: dict[str, Tries] = {}
         self.on_eviction: Callable[[str], None] = lambda result: None
 
-    async def look(self, suspects: Sequence[Suspect], now: datetime.datetime) -> datetime.datetime | None:
-        """Read the suspects that are due and evict rejected pods; return when the next one is due."""
+    def look(self, suspects: Sequence[Suspect], now: datetime.datetime) -> datetime.datetime | None:
+        """Let the suspects that are due be read, and rejected pods be evicted; return when the next one is due."""
         self._looks = {each.uid: self._looks.get(each.uid, Tries(0, now)) for each in suspects}
         due = [suspect for suspect in suspects if self._looks[suspect.uid].next_at <= now]
-        due = in_turn(due, lambda suspect: suspect.namespace)[:AT_ONCE]
-        await asyncio.gather(*(self._one(each, now) for each in due))
-        return min((each.next_at for each in self._looks.values()), default=None)
+        self._sender.decide("refused pods", [self._wish(suspect, now) for suspect in due])
+        return min((each.next_at for each in self._looks.values() if each.next_at > now), default=None)
 
     def end_waits(self) -> None:
         """Read all suspects at once."""
         self._looks = {}
 
-    async def _one(self, suspect: Suspect, now: datetime.datetime) -> None:
+    def _wish(self, suspect: Suspect, now: datetime.datetime) -> Wish:
+        return Wish(suspect.uid, "eviction", suspect.namespace, "evict pods", partial(self._one, suspect, now))
+
+    async def _one(self, suspect: Suspect, now: datetime.datetime, term: int) -> Answer:
         """Read one suspect; evict it if its node has rejected it for long enough."""
-        tries = self._looks[suspect.uid]
+        tries = self._looks.get(suspect.uid, Tries(0, now))
         self._looks[suspect.uid] = tries.once_more(self._timing.suspect_s, now, self._timing.longest_s)
         try:
             pod = await self._client.read(PODS, suspect.namespace, suspect.name)
@@ -63,12 +62,17 @@ class Refusals:
                 self._looks[suspect.uid] = Tries(0, until)
             else:
                 about = "RefusedPodEvicted", event_message(pod, suspect)
-                evicted = await evict(self._client, self._events, self._fence, pod, *about, now)
+                self._sender.check(term)
+                evicted = await evict(self._client, self._events, pod, *about, now)
                 self.on_eviction("evicted" if evicted else "refused")
         except (NotFound, Conflict):
             self.on_eviction("gone")
         except (ApiError, *MALFORMED) as err:
+            if isinstance(err, EndedTerm):
+                raise
             log.warning(
                 "a rejected pod could not be read or evicted",
                 extra={"pod": f"{suspect.namespace}/{suspect.name}", "error": str(err) or repr(err)},
             )
+            return answer_of(err)
+        return Answer.DECIDED

@@ -15,6 +15,7 @@ from controller.apply.priorities import Priorities
 from controller.apply.refused_pod_eviction import Refusals
 from controller.apply.rendezvous_service import RendezvousServices
 from controller.apply.schema_check import Schemas
+from controller.apply.sender import Sender
 from controller.decisions.actions import (
     Action,
     CreateTemplate,
@@ -73,17 +74,19 @@ class Applier:
         self._caches = caches
         self.schemas = Schemas(client, timing.writes)
         self._events = events
-        self.refusals = Refusals(client, events, timing.pods, fence)
-        self.claim_pods = ClaimPods(client, timing.pods)
+        self.sender = sender = Sender(fence, timing.outbox)
+        self.refusals = Refusals(client, events, timing.pods, sender)
+        self.claim_pods = ClaimPods(client, timing.pods, sender)
         self.priorities = Priorities(client, timing.writes)
-        self.pod_looks = PodLooks(client, events, timing.pods, fence)
+        self.pod_looks = PodLooks(client, events, timing.pods, sender)
         self.rendezvous = RendezvousServices(client, events, timing.rendezvous, fence)
         self.blocked_evictions: dict[str, str] = {}
         self.on_eviction: Callable[[str], None] = lambda result: None
 
     def end_waits(self) -> None:
         """Do at once what waits for a time: the clock was set back."""
-        for each in (self.schemas, self.refusals, self.pod_looks, self.claim_pods, self.priorities, self.rendezvous):
+        looks = (self.refusals, self.pod_looks, self.claim_pods, self.rendezvous)
+        for each in (self.sender, self.schemas, self.priorities, *looks):
             each.end_waits()
 
     async def perform(self, action: Action, now: datetime.datetime) -> None:

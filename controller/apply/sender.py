@@ -23,7 +23,7 @@ class Sender:
         self._outbox = Outbox(timing.slow_s, timing.retry_s, random.random)
         self._changed = asyncio.Event()
         self.on_answer: Callable[[bool], None] = lambda at_once: None
-        """Called after each answer; True if no other answer is about to follow."""
+        """Called after an answer with news; True if no other answer is about to follow."""
 
     def decide(self, decider: str, wishes: Iterable[Wish]) -> None:
         """Replace what a decider wished and what was not sent, in the term of the pass."""
@@ -43,6 +43,10 @@ class Sender:
         """Send at once what waits for a time."""
         self._outbox.end_waits()
         self._changed.set()
+
+    def check(self, term: int) -> None:
+        """Call it before each further request of a wish. Raises EndedTerm."""
+        self._fence.check(term)
 
     async def run(self) -> None:
         """Send until cancelled."""
@@ -83,7 +87,8 @@ class Sender:
             now_s = asyncio.get_running_loop().time()
             self._outbox.answered(request, answer, now_s)
             self._changed.set()
-            self.on_answer(not self._outbox.has_young(now_s))
+            if answer is not Answer.NO_NEWS:
+                self.on_answer(not self._outbox.has_young(now_s))
 
 
 def answer_of(err: Exception) -> Answer:

@@ -27,6 +27,7 @@ from neuron_dra.kube.events import EventRecorder
 from tests.story.controller_cluster import Cluster
 from tests.story.test_ultraserver_controller import cluster, controlling  # noqa: F401
 from tests.support.controller_timings import BRIEF_LEASE, QUICK
+from tests.support.sending import new_sender
 from tests.support.sent_events import send_events
 from tests.support.timings import quicker
 from tests.support.waiting import eventually
@@ -155,9 +156,11 @@ async def test_pod_that_starts_meanwhile_is_not_evicted(cluster: Cluster) -> Non
     suspect = Suspect("ml", "late", cluster.api.get("pods", "late", "ml")["metadata"]["uid"], "u0-0", "it is reserved")
     results: list[str] = []
     async with KubeClient(KubeConfig(cluster.api.url)) as client:
-        refusals = Refusals(client, EventRecorder(client, "here"), DEFAULT_TIMING.pods)
+        sender = new_sender()
+        refusals = Refusals(client, EventRecorder(client, "here"), DEFAULT_TIMING.pods, sender)
         refusals.on_eviction = results.append
-        looking = asyncio.create_task(refusals.look([suspect], datetime.datetime.now(datetime.UTC)))
+        refusals.look([suspect], datetime.datetime.now(datetime.UTC))
+        looking = asyncio.create_task(sender.send_all())
         await eventually(lambda: read.hits, what="the pod is read")
         waits_since(cluster, "late", 121, "True")
         read.release()

@@ -166,7 +166,7 @@ def sees_no_cordons(patch: pytest.MonkeyPatch) -> None:
 def leaves_refused_pods(patch: pytest.MonkeyPatch) -> None:
     """13.12"""
 
-    async def look(self: Refusals, suspects: Any, now: Any) -> None:
+    def look(self: Refusals, suspects: Any, now: Any) -> None:
         return None
 
     patch.setattr(Refusals, "look", look)

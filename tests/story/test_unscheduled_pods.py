@@ -17,6 +17,7 @@ from neuron_dra.kube.events import EventRecorder
 from tests.story.controller_cluster import Cluster
 from tests.story.test_ultraserver_controller import cluster, controlling  # noqa: F401
 from tests.support.controller_timings import QUICK
+from tests.support.sending import new_sender, sent
 from tests.support.timings import quicker
 from tests.support.waiting import eventually
 
@@ -212,14 +213,19 @@ async def test_recently_idle_node_is_not_reported(cluster: Cluster) -> None:  # 
         return Starting("ml", name, f"uid-{name}", "job", 1, ("u0-1",), None)
 
     async with cluster.api.client() as client:
-        looks = pod_checks.PodLooks(client, EventRecorder(client, "here"), DEFAULT_TIMING.pods)
-        assert await looks.look([idle("first")], after(0)) == after(30)
-        assert await looks.look([idle("first")], after(30)) == after(30)
+        sender = new_sender()
+        looks = pod_checks.PodLooks(client, EventRecorder(client, "here"), DEFAULT_TIMING.pods, sender)
+
+        async def look(*workloads: Starting, seconds: float) -> datetime.datetime | None:
+            return await sent(sender, lambda: looks.look(workloads, after(seconds)))
+
+        assert await look(idle("first"), seconds=0) == after(30)
+        assert await look(idle("first"), seconds=30) == after(60)
         assert looks.unschedulable.keys() == {"uid-first"}
-        await looks.look([idle("first"), idle("second")], after(50))
-        await looks.look([idle("first"), idle("second")], after(79))
+        await look(idle("first"), idle("second"), seconds=50)
+        await look(idle("first"), idle("second"), seconds=79)
         assert looks.unschedulable.keys() == {"uid-first"}
-        await looks.look([idle("second")], after(200))
+        await look(idle("second"), seconds=200)
         assert looks.unschedulable.keys() == {"uid-second"}
-        await looks.look([], after(201))
+        await look(seconds=201)
         assert looks.unschedulable == {}

@@ -12,6 +12,7 @@ QUICK: Final = quicker(
     lease={"retry_s": 0.1},
     caches={"heartbeats_s": 0.02},
     passes={"gather_s": 0.01, "retry_s": (0.01, 0.1), "idle_s": 0.1},
+    outbox={"retry_s": (0.01, 0.1)},
     writes={"first_eviction_s": 0.1, "longest_s": 1.0},
     client=QUICK_CLIENT,
 )

@@ -87,6 +87,7 @@ ROWS: Final[Mapping[str, Row]] = {
             "passes.gather_s",
             "passes.retry_s",
             "passes.idle_s",
+            "outbox.retry_s",
             "writes.first_eviction_s",
             "writes.longest_s",
             "client.watch.retry_s",

@@ -15,6 +15,7 @@ import logging
 import re
 import sys
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,6 +34,7 @@ from neuron_dra.kube.client import MAX_ANSWER_BYTES, KubeClient
 from neuron_dra.kube.config import KubeConfig
 from neuron_dra.kube.events import EventRecorder
 from neuron_dra.kube.requests import PODS
+from tests.support.sending import new_sender, sent
 
 NODES: Final = 16
 NOW: Final = datetime.datetime(2026, 3, 1, 12, 0, tzinfo=datetime.UTC)
@@ -95,7 +97,9 @@ async def claim_pods(server: ServerOfPods) -> None:
     nodes = tuple(f"node-{number}" for number in range(NODES))
     gang = Consumer("scheduling.k8s.io", "podgroups", "gang")
     claims = [ClaimUse("ml", f"claim-{number}", nodes, None, others=(gang,)) for number in range(8)]
-    await ClaimPods(server, DEFAULT_TIMING.pods).look(claims, NOW)
+    sender = new_sender()
+    looks = ClaimPods(server, DEFAULT_TIMING.pods, sender)
+    await sent(sender, lambda: looks.look(claims, NOW))
 
 
 async def reread_claims(server: ServerOfPods) -> None:
@@ -106,10 +110,12 @@ async def reread_claims(server: ServerOfPods) -> None:
 
 async def unscheduled_pods(server: ServerOfPods) -> None:
     """Look for pods that cannot be scheduled."""
-    looks = PodLooks(server, EventRecorder(server, "here"), DEFAULT_TIMING.pods)
+    sender = new_sender()
+    looks = PodLooks(server, EventRecorder(server, "here"), DEFAULT_TIMING.pods, sender)
     workloads = [Starting(f"n{number}", "w", f"u{number}", "other", 4, ("a",), None) for number in range(8)]
     for minutes in (0, 1, 2):
-        await looks.look(workloads, NOW + datetime.timedelta(minutes=minutes))
+        now = NOW + datetime.timedelta(minutes=minutes)
+        await sent(sender, partial(looks.look, workloads, now))
 
 
 async def early_pods(server: ServerOfPods) -> None:

@@ -103,7 +103,7 @@ class Laws(RuleBasedStateMachine):
         request = self.requests.pop(data.draw(st.integers(0, len(self.requests) - 1)))
         lane = (request.wish.namespace, request.wish.kind)
         self.box.answered(request, answer, self.now_s)
-        if answer is Answer.DECIDED:
+        if answer in (Answer.DECIDED, Answer.NO_NEWS):
             if request.sent_s > self.silent_since.get(lane, 0.0):
                 self.silent_since.pop(lane, None)
             if self.closed_since is not None and request.sent_s > self.closed_since:

@@ -16,6 +16,7 @@ from neuron_dra.core.wire import Obj
 from neuron_dra.errors import NotFound
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import KubeConfig
+from tests.support.sending import new_sender, sent
 
 BAD = b'"\\ud800"'
 
@@ -125,6 +126,7 @@ async def test_claims_of_a_pod_that_cannot_be_read_are_read_with_all_others() ->
 
 async def test_a_pod_that_cannot_be_read_may_use_a_claim_of_its_group() -> None:
     use = ClaimUse("ml", "c", ("node-a",), None, others=(Consumer("scheduling.k8s.io", "podgroups", "g"),))
-    looks = ClaimPods(Shelf(), DEFAULT_TIMING.pods)
-    await looks.look([use], wall_clock())
+    sender = new_sender()
+    looks = ClaimPods(Shelf(), DEFAULT_TIMING.pods, sender)
+    await sent(sender, lambda: looks.look([use], wall_clock()))
     assert looks.found == {}

@@ -14,6 +14,7 @@ from neuron_dra.core.wire import Obj
 from neuron_dra.kube.client import PAGE_SIZE
 from neuron_dra.kube.events import EventRecorder
 from neuron_dra.kube.requests import PODS
+from tests.support.sending import new_sender, sent
 from tests.unit.test_early_pods_lists import MOST_ABOVE_BYTES, NOW, Pods, waiting_pod
 
 REFUSAL = {
@@ -33,9 +34,10 @@ def refused_pod(number: int, template: str = "rct") -> Obj:
 
 async def checked(pods: Pods) -> PodLooks:
     """Check the workload's pods once its node has been idle for long enough."""
-    looks = PodLooks(pods, EventRecorder(pods, "here"), DEFAULT_TIMING.pods)
-    await looks.look([IDLE], NOW)
-    await looks.look([IDLE], NOW + timedelta(seconds=DEFAULT_TIMING.pods.idle_s))
+    sender = new_sender()
+    looks = PodLooks(pods, EventRecorder(pods, "here"), DEFAULT_TIMING.pods, sender)
+    await sent(sender, lambda: looks.look([IDLE], NOW))
+    await sent(sender, lambda: looks.look([IDLE], NOW + timedelta(seconds=DEFAULT_TIMING.pods.idle_s)))
     return looks
 
 

@@ -1,0 +1,26 @@
+"""Sends what a part of the controller has wished, as the running controller does in the background."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable
+
+from controller.apply.fence import unelected
+from controller.apply.sender import Sender
+from controller.timing import DEFAULT_TIMING
+
+Moment = datetime.datetime | None
+
+
+def new_sender() -> Sender:
+    """Return what sends requests in a program that works without election."""
+    return Sender(unelected(), DEFAULT_TIMING.outbox)
+
+
+async def sent(sender: Sender, look: Callable[[], Moment]) -> Moment:
+    """Let a part decide, until all that it wishes is sent; return when it is due again."""
+    due = look()
+    while not sender.is_idle:
+        await sender.send_all()
+        due = look()
+    return due
