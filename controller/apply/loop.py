@@ -206,7 +206,7 @@ class Reconciler:
             self._writes.next_due(plan.actions),
             self._applier.refusals.look(plan.suspects, now),
             self._applier.pod_looks.look(plan.starting, now),
-            await self._applier.rendezvous.look(plan.meetings, now),
+            self._applier.rendezvous.look(plan.meetings, now),
             self._applier.claim_pods.look(plan.shared, now),
         ]
         if self._queues is not None:

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 import datetime
 import logging
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final
 
-from controller.apply.fence import Fence, unelected
+from controller.apply.fence import EndedTerm
+from controller.apply.outbox import Answer, Wish
+from controller.apply.sender import Sender, answer_of
 from controller.apply.write_backoff import Tries
 from controller.observe.model import API_VERSION, Meeting
 from controller.plan import rendezvous as plan
 from controller.timing import RendezvousTiming
 from neuron_dra.core import rendezvous
-from neuron_dra.core.turns import in_turn
 from neuron_dra.core.wire import Wire
 from neuron_dra.errors import AlreadyExists, ApiError, Conflict, Forbidden, Invalid, NotFound
 from neuron_dra.kube.client import KubeClient
@@ -27,6 +28,7 @@ from neuron_dra.kube.requests import ENDPOINT_SLICES, PODS, SERVICES, Resource
 log = logging.getLogger(__name__)
 
 AT_ONCE: Final = 16
+"""The limit of Services that are read at once."""
 PATIENCE: Final = 30
 """After so many tries, about five minutes, an object that the garbage collector does not delete is reported."""
 
@@ -56,30 +58,30 @@ class RendezvousServices:
     `forbidden`: the ClusterRole lacks the rights, as that of AWS's chart does, so no workload has a Service.
     """
 
-    def __init__(
-        self, client: KubeClient, events: EventRecorder, timing: RendezvousTiming, fence: Fence | None = None
-    ) -> None:
+    def __init__(self, client: KubeClient, events: EventRecorder, timing: RendezvousTiming, sender: Sender) -> None:
         self._timing = timing
         self._client = client
-        self._fence = fence or unelected()
+        self._sender = sender
         self._events = events
         self._followed: dict[str, _Followed] = {}  # by workload UID
         self._forbidden_at: datetime.datetime | None = None
         self._unsettled = 0
         self._seen: Sequence[Meeting] = ()
+        self._seen_term = 0
         self._next_at = _LONG_AGO
 
     @property
     def forbidden(self) -> bool:
         return self._forbidden_at is not None
 
-    async def look(self, meetings: Sequence[Meeting], now: datetime.datetime) -> datetime.datetime | None:
-        """Update the Services that are due; return when the next one is due, which is now if `forbidden` changed."""
-        if now < self._next_at and len(meetings) == len(self._seen) and all(map(operator.is_, meetings, self._seen)):
+    def look(self, meetings: Sequence[Meeting], now: datetime.datetime) -> datetime.datetime | None:
+        """Let the Services that are due be updated; return when the next one is due."""
+        are_same = len(meetings) == len(self._seen) and all(map(operator.is_, meetings, self._seen))
+        if now < self._next_at and are_same and self._seen_term == self._sender.term:
             return self._next_at  # the usual case, also with thousands of workloads
-        found = await self._look(meetings, now)
-        self._seen, self._next_at = meetings, found or now
-        return found
+        next_at = self._look(meetings, now)
+        self._seen, self._seen_term, self._next_at = meetings, self._sender.term, next_at or now
+        return next_at
 
     def end_waits(self) -> None:
         """Read all Services at once."""
@@ -88,59 +90,91 @@ class RendezvousServices:
         if self._forbidden_at is not None:
             self._forbidden_at = _LONG_AGO
 
-    async def _look(self, meetings: Sequence[Meeting], now: datetime.datetime) -> datetime.datetime | None:
+    def _look(self, meetings: Sequence[Meeting], now: datetime.datetime) -> datetime.datetime | None:
         """Do the same, without the short cut."""
-        before, forbidden = self._followed, self.forbidden
+        before = self._followed
         self._followed = {}
-        for each in meetings:
-            known = before.get(each.uid)
-            if known is None or known.meeting != each:
-                known = _Followed(each, Tries(0, now), changed=known is not None)
-            self._followed[each.uid] = known
-        self._unsettled = sum(not each.settled for each in self._followed.values())
+        for meeting in meetings:
+            followed = before.get(meeting.uid)
+            if followed is None or followed.meeting != meeting:
+                followed = _Followed(meeting, Tries(0, now), changed=followed is not None)
+            self._followed[meeting.uid] = followed
+        self._unsettled = sum(not followed.settled for followed in self._followed.values())
         due = [meeting for meeting in meetings if self._followed[meeting.uid].tries.next_at <= now]
-        due = in_turn(due, lambda meeting: meeting.namespace)[:AT_ONCE]
         if self._forbidden_at is not None:
             again = self._forbidden_at + datetime.timedelta(seconds=self._timing.forbidden_s)
-            if again > now or not due:
-                if meetings:
-                    return again
+            due = due[:1] if again <= now else []
+            self._sender.decide("services", [self._wish(meeting, now) for meeting in due])
+            if due or not meetings:
                 return None
-            due = due[:1]
-        await asyncio.gather(*(self._one(each, now) for each in due))
-        if self.forbidden != forbidden:
-            return now
-        return min((each.tries.next_at for each in self._followed.values()), default=None)
+            return again
+        self._sender.decide("services", [self._wish(meeting, now) for meeting in due])
+        return min((moment for each in self._followed.values() if (moment := self._due(each, now)) > now), default=None)
 
-    async def _one(self, meeting: Meeting, now: datetime.datetime) -> None:
+    def _due(self, followed: _Followed, now: datetime.datetime) -> datetime.datetime:
+        """Return when a Service is read again, if nothing is found to be wrong when it is read now."""
+        if followed.settled and followed.tries.next_at <= now:
+            return self._verified(followed, now).next_at
+        return followed.tries.next_at
+
+    def _verified(self, followed: _Followed, now: datetime.datetime) -> Tries:
+        """Return when an address is verified again: soon, several times, after it has changed."""
+        again_s = max(self._timing.verify_s, self._timing.workload_s * len(self._followed))
+        first_s = self._timing.first_s if followed.changed else again_s
+        return followed.tries.once_more(first_s, now, again_s)
+
+    def _wish(self, meeting: Meeting, now: datetime.datetime) -> Wish:
+        send = partial(self._one, meeting, now)
+        return Wish(f"service of {meeting.uid}", "", meeting.namespace, "write services", send, at_once=AT_ONCE)
+
+    async def _one(self, meeting: Meeting, now: datetime.datetime, term: int) -> Answer:
         """Bring the Service of one workload and its EndpointSlice up to date, and set when it is read again."""
-        followed = self._followed[meeting.uid]
-        tries = followed.tries.once_more(self._timing.first_s, now, self._longest_s())
-        self._followed[meeting.uid] = replace(followed, tries=tries, settled=False)
+        before = self._followed.get(meeting.uid)
+        if before is None or before.meeting != meeting:
+            return Answer.NOT_SENT
+        tries = before.tries.once_more(self._timing.first_s, now, self._longest_s())
+        followed = self._followed[meeting.uid] = replace(before, tries=tries)
+        was_forbidden = self.forbidden
+        answer, settled = await self._try(meeting, now, term, was_settled=before.settled)
+        is_verified = settled and before.settled and not was_forbidden
+        if self._followed.get(meeting.uid) is followed:
+            if settled:
+                tries = self._verified(before, now)
+            self._followed[meeting.uid] = replace(followed, tries=tries, settled=settled)
+            if is_verified:
+                return Answer.NO_NEWS
+        self._next_at = _LONG_AGO
+        return answer
+
+    async def _try(
+        self, meeting: Meeting, now: datetime.datetime, term: int, *, was_settled: bool
+    ) -> tuple[Answer, bool]:
+        """Write what differs, and note what the server says to it; return whether nothing is left to do.
+
+        Raises EndedTerm.
+        """
         about = reference(API_VERSION, "NeuronUltraServerWorkload", meeting.namespace, meeting.name, meeting.uid)
         try:
-            settled = await self._write(meeting, about, now, was_settled=followed.settled)
-            self._forbidden_at = None
+            settled = await self._write(meeting, about, now, term, was_settled=was_settled)
+        except EndedTerm:
+            raise
         except (NotFound, Conflict, AlreadyExists):
-            return  # it changed meanwhile
+            return Answer.DECIDED, False  # it changed meanwhile
         except NoRights as err:
             self._forbid(err, now)
-            return
+            return Answer.DECIDED, False
         except (Forbidden, Invalid) as err:  # a quota, a policy, or a namespace that is being deleted
             text = f"the Service for rank 0 was rejected: {err}"
             self._events.post(about, "Warning", "ServiceRejected", text, now)
-            return
+            return Answer.DECIDED, False
         except (ApiError, *MALFORMED) as err:
             log.warning(
                 "the Service of a workload could not be written",
                 extra={"workload": f"{meeting.namespace}/{meeting.name}", "error": str(err) or repr(err)},
             )
-            return
-        if settled:
-            again_s = max(self._timing.verify_s, self._timing.workload_s * len(self._followed))
-            first_s = self._timing.first_s if followed.changed else again_s
-            tries = followed.tries.once_more(first_s, now, again_s)
-            self._followed[meeting.uid] = replace(followed, tries=tries, settled=True)
+            return answer_of(err), False
+        self._forbidden_at = None
+        return Answer.DECIDED, settled
 
     def _longest_s(self) -> float:
         """Return the longest wait before an address is looked for again: longer, when many workloads have none."""
@@ -158,7 +192,7 @@ class RendezvousServices:
         self._forbidden_at = now
 
     async def _write(
-        self, meeting: Meeting, about: Mapping[str, Any], now: datetime.datetime, *, was_settled: bool
+        self, meeting: Meeting, about: Mapping[str, Any], now: datetime.datetime, term: int, *, was_settled: bool
     ) -> bool:
         """Write what differs; return True if nothing is left to do until the address is verified. Raises ApiError.
 
@@ -167,14 +201,14 @@ class RendezvousServices:
         if meeting.mode and meeting.mode not in rendezvous.MODES:
             text = f'annotation {rendezvous.ANNOTATION} is "{meeting.mode}": write "pod" or "host"; it has no effect'
             self._events.post(about, "Warning", "InvalidRendezvous", text, now)
-        service = await self._service(meeting)
+        service = await self._service(meeting, term)
         if service is None:
             return False
         if not plan.is_the_workloads(service, meeting):
             return self._taken(meeting, about, now, service, awaited=plan.was_a_workloads(service))
         pod = await self._pod(meeting)
         # When nothing has changed since all were verified, the others are empty.
-        other = await self._follow(service, pod, all_of_them=not was_settled)
+        other = await self._follow(service, pod, term, all_of_them=not was_settled)
         if other is not None:
             return self._taken(meeting, about, now, other, awaited=plan.was_a_services(other))
         return meeting.pod is None or bool(plan.pod_address(pod))
@@ -192,12 +226,12 @@ class RendezvousServices:
             self._events.post(about, "Warning", "ServiceNameTaken", text, now)
         return not awaited
 
-    async def _service(self, meeting: Meeting) -> dict[str, Any] | None:
+    async def _service(self, meeting: Meeting, term: int) -> dict[str, Any] | None:
         """Return the Service of a workload, which is created if there is none; None while one is being deleted."""
         name = rendezvous.service_name(meeting.name)
         found = await self._read(SERVICES, meeting.namespace, name)
         if found is None:
-            self._fence.check()
+            self._sender.check(term)
             return await self._client.create(SERVICES, meeting.namespace, plan.service(meeting))
         if found["metadata"].get("deletionTimestamp"):
             return None
@@ -214,7 +248,7 @@ class RendezvousServices:
         return None
 
     async def _follow(
-        self, service: dict[str, Any], pod: dict[str, Any] | None, *, all_of_them: bool
+        self, service: dict[str, Any], pod: dict[str, Any] | None, term: int, *, all_of_them: bool
     ) -> dict[str, Any] | None:
         """Write the EndpointSlices of a Service, unless they are as they should be. Raises ApiError.
 
@@ -224,19 +258,19 @@ class RendezvousServices:
         """
         wanted = plan.endpoint_slice(service, pod)
         if wanted is None:
-            await self._empty_all_but("", service)
+            await self._empty_all_but("", service, term)
             return None
         found = await self._slice_for(service, wanted)
         if found is None:
-            self._fence.check()
+            self._sender.check(term)
             found = await self._client.create(ENDPOINT_SLICES, wanted["metadata"]["namespace"], wanted)
             changed = True
         elif not plan.is_the_services(found, service):
             return found
         else:
-            changed = await self._replace_endpoints(found, wanted["endpoints"])
+            changed = await self._replace_endpoints(found, wanted["endpoints"], term)
         if changed or all_of_them:
-            await self._empty_all_but(found["metadata"]["name"], service)
+            await self._empty_all_but(found["metadata"]["name"], service, term)
         return None
 
     async def _slice_for(self, service: dict[str, Any], wanted: dict[str, Any]) -> dict[str, Any] | None:
@@ -255,7 +289,7 @@ class RendezvousServices:
             return earlier
         return None
 
-    async def _empty_all_but(self, kept: str, service: dict[str, Any]) -> None:
+    async def _empty_all_but(self, kept: str, service: dict[str, Any], term: int) -> None:
         """Remove the endpoints of a Service's other EndpointSlices. Raises ApiError."""
         meta = service["metadata"]
         for name in plan.slice_names(meta["name"]):
@@ -263,14 +297,14 @@ class RendezvousServices:
                 continue
             found = await self._read(ENDPOINT_SLICES, meta["namespace"], name)
             if found is not None and plan.is_the_services(found, service):
-                await self._replace_endpoints(found, [])
+                await self._replace_endpoints(found, [], term)
 
-    async def _replace_endpoints(self, stored: dict[str, Any], endpoints: list[dict[str, Any]]) -> bool:
+    async def _replace_endpoints(self, stored: dict[str, Any], endpoints: list[dict[str, Any]], term: int) -> bool:
         """Write the endpoints of an EndpointSlice; return False if it has them already. Raises ApiError."""
         if (stored.get("endpoints") or []) == endpoints:
             return False
         changed = {**stored, "endpoints": endpoints}
-        self._fence.check()
+        self._sender.check(term)
         await self._client.replace(ENDPOINT_SLICES, stored["metadata"]["namespace"], changed)
         return True
 

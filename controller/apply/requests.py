@@ -79,7 +79,7 @@ class Applier:
         self.claim_pods = ClaimPods(client, timing.pods, sender)
         self.priorities = Priorities(client, timing.writes)
         self.pod_looks = PodLooks(client, events, timing.pods, sender)
-        self.rendezvous = RendezvousServices(client, events, timing.rendezvous, fence)
+        self.rendezvous = RendezvousServices(client, events, timing.rendezvous, sender)
         self.blocked_evictions: dict[str, str] = {}
         self.on_eviction: Callable[[str], None] = lambda result: None
 

@@ -27,7 +27,7 @@ class Sender:
 
     def decide(self, decider: str, wishes: Iterable[Wish]) -> None:
         """Replace what a decider wished and what was not sent, in the term of the pass."""
-        self._outbox.decide(decider, self._fence.term, wishes)
+        self._outbox.decide(decider, self.term, wishes)
         self._changed.set()
 
     @property
@@ -43,6 +43,11 @@ class Sender:
         """Send at once what waits for a time."""
         self._outbox.end_waits()
         self._changed.set()
+
+    @property
+    def term(self) -> int:
+        """The term of the pass."""
+        return self._fence.term
 
     def check(self, term: int) -> None:
         """Call it before each further request of a wish. Raises EndedTerm."""

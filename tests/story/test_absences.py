@@ -24,6 +24,7 @@ from neuron_dra.kube.events import EventRecorder
 from tests.story.controller_cluster import Cluster
 from tests.story.test_jobs_reserve import cluster  # noqa: F401
 from tests.story.test_rendezvous_service import SHORT, addresses, met
+from tests.support.sending import looked, new_sender
 
 NOW = datetime.datetime(2026, 3, 1, 12, 0, tzinfo=datetime.UTC)
 LATER = NOW + datetime.timedelta(hours=1)
@@ -44,10 +45,10 @@ def answer(there: Cluster, reply: str, resource: str) -> None:
 async def test_address_of_rank_0_stays(cluster: Cluster, reply: str) -> None:  # noqa: F811
     meeting = met(cluster)
     async with KubeClient(KubeConfig(cluster.api.url)) as client:
-        services = RendezvousServices(client, EventRecorder(client, "here"), SHORT)
-        await services.look([meeting], NOW)
+        services = RendezvousServices(client, EventRecorder(client, "here"), SHORT, new_sender())
+        await looked(services, [meeting], NOW)
         answer(cluster, reply, "pods")
-        await services.look([meeting], LATER)
+        await looked(services, [meeting], LATER)
     assert addresses(cluster) == ([] if reply == GONE else ["10.1.0.7"])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 import logging
 from dataclasses import replace
@@ -23,6 +24,7 @@ from neuron_dra.kube.events import EventRecorder
 from tests.story.controller_cluster import Cluster
 from tests.story.test_ultraserver_controller import cluster, controlling  # noqa: F401
 from tests.support.controller_timings import QUICK
+from tests.support.sending import looked, new_sender
 from tests.support.sent_events import send_events
 from tests.support.timings import quicker
 from tests.support.waiting import eventually
@@ -133,13 +135,13 @@ async def test_slice_of_an_earlier_release_is_taken_over(
     """It has no family in its name, and its addressType is IPv4."""
     job = met(cluster, address)
     async with KubeClient(KubeConfig(cluster.api.url)) as client:
-        services = RendezvousServices(client, EventRecorder(client, "here"), SHORT)
-        await services.look([replace(job, pod=None)], NOW)
+        services = RendezvousServices(client, EventRecorder(client, "here"), SHORT, new_sender())
+        await looked(services, [replace(job, pod=None)], NOW)
         service = cluster.api.get("services", SERVICE, "ml")
         made = plan.endpoint_slice(service, {"metadata": {"namespace": "ml", "name": "p", "uid": "1"}, "status": OLD})
         assert made is not None
         cluster.api.create({**made, "metadata": {**made["metadata"], "name": SERVICE}})
-        await services.look([job], NOW + datetime.timedelta(seconds=1))
+        await looked(services, [job], NOW + datetime.timedelta(seconds=1))
     names = [each["metadata"]["name"] for each in slices(cluster)]
     assert {name: addresses(cluster, name) for name in names} == expected
 
@@ -187,7 +189,7 @@ async def test_users_endpointslice_is_never_changed(cluster: Cluster) -> None:  
     job = met(cluster)
     async with KubeClient(KubeConfig(cluster.api.url)) as client:
         recorder = EventRecorder(client, "here")
-        await RendezvousServices(client, recorder, SHORT).look([job], NOW)
+        await looked(RendezvousServices(client, recorder, SHORT, new_sender()), [job], NOW)
         await send_events(recorder)
     (text,) = events(cluster, "ServiceNameTaken")
     assert text.startswith("EndpointSlice ml/job-rank0-ipv4 exists and is not this workload's")
@@ -202,8 +204,8 @@ async def test_service_of_an_earlier_workload_is_awaited(cluster: Cluster) -> No
     stored = cluster.api.create({"apiVersion": "v1", "kind": "Service", "metadata": meta, "spec": {}})
     async with KubeClient(KubeConfig(cluster.api.url)) as client:
         recorder = EventRecorder(client, "here")
-        services = RendezvousServices(client, recorder, SHORT)
-        again = await services.look([Meeting("ml", "job", "uid-new", "", None)], NOW)
+        services = RendezvousServices(client, recorder, SHORT, new_sender())
+        again = await looked(services, [Meeting("ml", "job", "uid-new", "", None)], NOW)
         await send_events(recorder)
     assert again == NOW + datetime.timedelta(seconds=SHORT.first_s)
     assert cluster.api.get("services", SERVICE, "ml") == stored
@@ -224,14 +226,14 @@ async def test_endpointslice_of_an_earlier_service_is_awaited(cluster: Cluster) 
     stored = cluster.api.create({**kind, "metadata": meta, "endpoints": []})
     job = [met(cluster)]
     async with KubeClient(KubeConfig(cluster.api.url)) as client:
-        services = RendezvousServices(client, EventRecorder(client, "here"), SHORT)
-        again = await services.look(job, NOW)
+        services = RendezvousServices(client, EventRecorder(client, "here"), SHORT, new_sender())
+        again = await looked(services, job, NOW)
         assert again == NOW + datetime.timedelta(seconds=SHORT.first_s)
         assert cluster.api.get("endpointslices", SLICE, "ml") == stored
         assert events(cluster, "ServiceNameTaken") == []
         cluster.api.delete("services", "old", "ml")
         await eventually(lambda: addresses(cluster) is None, what="the old EndpointSlice is gone")
-        await services.look(job, again)
+        await looked(services, job, again)
     [made] = cluster.api.get("endpointslices", SLICE, "ml")["metadata"]["ownerReferences"]
     assert made["uid"] == cluster.api.get("services", SERVICE, "ml")["metadata"]["uid"]
 
@@ -244,10 +246,10 @@ async def test_endpointslice_that_another_service_keeps_is_an_event(cluster: Clu
     job = [met(cluster)]
     async with KubeClient(KubeConfig(cluster.api.url)) as client:
         recorder, now = EventRecorder(client, "here"), NOW
-        services = RendezvousServices(client, recorder, SHORT)
+        services = RendezvousServices(client, recorder, SHORT, new_sender())
         for _ in range(rendezvous_service.PATIENCE):
             assert events(cluster, "ServiceNameTaken") == []
-            again = await services.look(job, now)
+            again = await looked(services, job, now)
             await send_events(recorder)
             assert again is not None
             assert again < now + datetime.timedelta(minutes=1)
@@ -283,9 +285,9 @@ async def test_quota_of_one_namespace_concerns_no_other(cluster: Cluster) -> Non
     )
     async with KubeClient(KubeConfig(cluster.api.url)) as client:
         recorder = EventRecorder(client, "here")
-        services = RendezvousServices(client, recorder, SHORT)
+        services = RendezvousServices(client, recorder, SHORT, new_sender())
         both = [Meeting(name, "job", f"uid-{name}", "", None) for name in ("ml", "default")]
-        await services.look(both, NOW)
+        await looked(services, both, NOW)
         await send_events(recorder)
     assert not services.forbidden
     assert sorted(created(cluster, "services")) == ["default", "ml"]
@@ -310,9 +312,9 @@ async def test_address_after_a_reboot_is_read_several_times(cluster: Cluster) ->
     down, up = (Meeting("ml", "job", "uid-1", "", None, node_ready=ready) for ready in (False, True))
     waits, now = [], NOW
     async with KubeClient(KubeConfig(cluster.api.url)) as client:
-        services = RendezvousServices(client, EventRecorder(client, "here"), timing)
+        services = RendezvousServices(client, EventRecorder(client, "here"), timing, new_sender())
         for meeting in (down, up, up, up, up, up, up, up):
-            found = await services.look([meeting], now)
+            found = await looked(services, [meeting], now)
             assert found is not None
             waits.append((found - now).total_seconds())
             now = found
@@ -322,17 +324,21 @@ async def test_address_after_a_reboot_is_read_several_times(cluster: Cluster) ->
 async def test_large_fleet_is_read_in_parts(cluster: Cluster) -> None:  # noqa: F811
     """18.2: a new leader does not read the pods of all workloads at once, and later fewer in a second."""
     timing = quicker(SHORT, verify_s=60.0, workload_s=5.0)
+    hangs = cluster.api.faults.add(InjectedFault(Do.ANSWER_LATE, verb="get", resource="services", times=None))
     many = [Meeting("ml", f"job-{number}", f"uid-{number}", "", None) for number in range(40)]
     async with KubeClient(KubeConfig(cluster.api.url)) as client:
-        services = RendezvousServices(client, EventRecorder(client, "here"), timing)
-        made: list[int] = []
-        for _ in range(3):
-            again = await services.look(many, NOW)
-            assert again is not None
-            assert again <= NOW or len(made) == 2
-            made.append(len(created(cluster, "services")))
-        assert made == [16, 32, 40]
-        assert await services.look(many, NOW) == NOW + datetime.timedelta(seconds=200)
+        sender = new_sender()
+        services = RendezvousServices(client, EventRecorder(client, "here"), timing, sender)
+        services.look(many, NOW)
+        sending = asyncio.create_task(sender.send_all())
+        await eventually(lambda: hangs.hits >= rendezvous_service.AT_ONCE, what="some are read")
+        await asyncio.sleep(0.1)
+        assert hangs.hits == rendezvous_service.AT_ONCE
+        cluster.api.faults.clear()
+        hangs.release()
+        await sending
+        assert len(created(cluster, "services")) == 40
+        assert services.look(many, NOW) == NOW + datetime.timedelta(seconds=200)
 
 
 async def test_missing_address_is_read_again_soon(cluster: Cluster) -> None:  # noqa: F811
@@ -342,9 +348,9 @@ async def test_missing_address_is_read_again_soon(cluster: Cluster) -> None:  # 
     many.append(Meeting("ml", "late", "uid-late", "", ("late-0", "uid-pod")))
     now, waits = NOW, []
     async with KubeClient(KubeConfig(cluster.api.url)) as client:
-        services = RendezvousServices(client, EventRecorder(client, "here"), timing)
+        services = RendezvousServices(client, EventRecorder(client, "here"), timing, new_sender())
         for _ in range(8):
-            due = await services.look(many, now)
+            due = await looked(services, many, now)
             assert due is not None
             waits.append((due - now).total_seconds())
             now = due
@@ -355,13 +361,13 @@ async def test_nothing_is_read_before_it_is_due(cluster: Cluster) -> None:  # no
     """18.2: every plan of a large fleet comes by here."""
     both = [Meeting("ml", name, f"uid-{name}", "", None) for name in ("job", "other")]
     async with KubeClient(KubeConfig(cluster.api.url)) as client:
-        services = RendezvousServices(client, EventRecorder(client, "here"), SHORT)
-        due = await services.look(both, NOW)
+        services = RendezvousServices(client, EventRecorder(client, "here"), SHORT, new_sender())
+        due = await looked(services, both, NOW)
         assert due is not None
         seen = len(cluster.api.log)
         almost = due - datetime.timedelta(microseconds=1)
-        assert await services.look(both, NOW) == await services.look(list(both), almost) == due
+        assert await looked(services, both, NOW) == await looked(services, list(both), almost) == due
         assert len(cluster.api.log) == seen
         moved = [both[0], Meeting("ml", "other", "uid-other", "", ("other-0", "uid-pod"))]
-        await services.look(moved, NOW)
+        await looked(services, moved, NOW)
         assert {each.resource for each in cluster.api.log[seen:]} == {"services", "endpointslices", "pods"}

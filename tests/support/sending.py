@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from controller.apply.fence import unelected
+from controller.apply.rendezvous_service import RendezvousServices
 from controller.apply.sender import Sender
+from controller.observe.model import Meeting
 from controller.timing import DEFAULT_TIMING
 
 Moment = datetime.datetime | None
@@ -24,3 +26,8 @@ async def sent(sender: Sender, look: Callable[[], Moment]) -> Moment:
         await sender.send_all()
         due = look()
     return due
+
+
+async def looked(services: RendezvousServices, meetings: Sequence[Meeting], now: datetime.datetime) -> Moment:
+    """Let the Services of workloads be brought up to date; return when they are due again."""
+    return await sent(services._sender, lambda: services.look(meetings, now))

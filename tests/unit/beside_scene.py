@@ -10,6 +10,7 @@ import datetime
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -45,6 +46,7 @@ from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import KubeConfig
 from neuron_dra.kube.events import EventRecorder
 from neuron_dra.kube.reflector import Reflector
+from tests.support.sending import sent
 from tests.unit.ultraserver_world import World
 
 TYPE = "trn3.48xlarge"  # of all tenants
@@ -363,7 +365,7 @@ class Scene:
             Metrics().planned(0.1, index, plan, moment)
             planned = plan
             verdicts |= plan.verdicts
-            await applier.rendezvous.look(plan.meetings, moment)
+            await sent(applier.sender, partial(applier.rendezvous.look, plan.meetings, moment))
             await queues.look(index, moment)
             while not queues._work.empty():
                 await queues._work.get_nowait()()
