@@ -109,7 +109,8 @@ class RendezvousServices:
                 return None
             return again
         self._sender.decide("services", [self._wish(meeting, now) for meeting in due])
-        return min((moment for each in self._followed.values() if (moment := self._due(each, now)) > now), default=None)
+        moments = [self._due(followed, now) for followed in self._followed.values()]
+        return min((moment for moment in moments if moment > now), default=None)
 
     def _due(self, followed: _Followed, now: datetime.datetime) -> datetime.datetime:
         """Return when a Service is read again, if nothing is found to be wrong when it is read now."""
