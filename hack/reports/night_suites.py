@@ -58,6 +58,27 @@ class Part:
     what: str
     run: Run
 
+    @property
+    def release(self) -> str:
+        """The release of Kubernetes that it is for, such as 1.37; empty if it needs no test bed."""
+        return self.run.release if isinstance(self.run, OnBed) else ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class OnBed:
+    """A run between the build and the end of a test bed with a release of Kubernetes."""
+
+    release: str
+    tests: Run
+
+    def __call__(self, options: Options) -> Result:
+        """Build the test bed, run the tests, and take the test bed down."""
+        subprocess.run(["hack/testbed/testbed", "build", "--kubernetes", self.release], cwd=REPOSITORY, check=True)
+        try:
+            return self.tests(options)
+        finally:
+            subprocess.run(["hack/testbed/testbed", "down"], cwd=REPOSITORY, check=False)
+
 
 def _seed(seed: int) -> str:
     return _fleet("--seed", str(seed), "--ultraservers", str(2 + seed % 3), "--steps", "20")
@@ -118,20 +139,7 @@ def _fleets(options: Options) -> Result:
 def _bed(version: str, *tests: str, long: bool = True) -> Run:
     """Return a run of test files on a test bed with a version of Kubernetes, which is built first."""
     words = [*(("-m", "long") if long else ()), *(f"tests/{name}.py" for name in tests)]
-    return _on_bed(version, _tests(*words, NEURON_DRA_KUBERNETES=version))
-
-
-def _on_bed(version: str, run_tests: Run) -> Run:
-    """Return a run between the build and the end of a test bed."""
-
-    def run(options: Options) -> Result:
-        subprocess.run(["hack/testbed/testbed", "build", "--kubernetes", version], cwd=REPOSITORY, check=True)
-        try:
-            return run_tests(options)
-        finally:
-            subprocess.run(["hack/testbed/testbed", "down"], cwd=REPOSITORY, check=False)
-
-    return run
+    return OnBed(version, _tests(*words, NEURON_DRA_KUBERNETES=version))
 
 
 def _whole_bed(version: str) -> Run:
@@ -150,7 +158,7 @@ def _whole_bed(version: str) -> Run:
         outcome = f"{result.outcome}; rights: {rights.outcome}"
         return Result(outcome, result.failed or rights.failed, details=result.details + rights.details)
 
-    return _on_bed(version, run)
+    return OnBed(version, run)
 
 
 def _make(*words: str) -> Run:
@@ -226,7 +234,7 @@ PARTS = {
     ),
     "fleet-on-a-server": Part(
         "the virtual fleet on a real API server",
-        _on_bed("1.37", _tests("tests/contract/test_fleet_on_a_real_server.py")),
+        OnBed("1.37", _tests("tests/contract/test_fleet_on_a_real_server.py")),
     ),
     "seeds": Part(
         "virtual fleet: two to four UltraServers, and the actors that each seed chooses",

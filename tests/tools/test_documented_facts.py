@@ -10,7 +10,10 @@ from typing import Any
 import pytest
 import yaml
 
+from hack.bed.build import KUBERNETES
 from hack.generate import docs
+from hack.reports import night
+from hack.reports.night_suites import PARTS
 from neuron_dra import cli
 from neuron_dra.core import releases
 from tests.support import fast_yaml, small_clusters
@@ -60,17 +63,18 @@ def test_readme_names_the_flag_that_slices_needs(capsys: pytest.CaptureFixture[s
     assert "--node-name" in capsys.readouterr().err
 
 
-def test_readme_installs_what_was_tried() -> None:
-    """Kubernetes 1.37 is the one version on which everything was tried."""
-    rows = re.findall(
-        r"^\| (1\.\d+)(?:\.\d+)? \| (.*?) \|$", (ROOT / "docs/compatibility.md").read_text(), re.MULTILINE
-    )
-    states = dict(rows)
-    assert [version for version, state in states.items() if "every test" in state] == ["1.37"]
-    assert states["1.35"].startswith("not tried")
-    assert (
-        "- Kubernetes 1.37, on which everything was tried; on 1.36 and 1.34 only parts were, on 1.35 nothing" in README
-    )
+def test_compatibility_page_says_what_ran_on_which_release() -> None:
+    page = night.COMPATIBILITY.read_text()
+    assert night.with_releases(page, night.REPORT.read_text()) == page
+    assert {part.release for part in PARTS.values()} - {""} == KUBERNETES.keys()
+
+
+def test_readme_names_the_releases_that_are_built_for_each_change() -> None:
+    script = (ROOT / "hack/test.sh").read_text()
+    new, old = re.findall(r"\b(?:NEW|OLD)=([\d.]+)", script)
+    assert f"Each change is tested on {new} and {old}" in README
+    tested = f"on {KUBERNETES[new]}, and the DaemonSet, pods, UltraServers and rights on {KUBERNETES[old]}"
+    assert tested in " ".join(night.COMPATIBILITY.read_text().split())
 
 
 def test_template_without_pods_is_not_simulated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
