@@ -28,7 +28,7 @@ from controller.observe.model import (
     Workload,
     condition,
 )
-from neuron_dra.core import capacity_block, durations, names, node_conditions, qualification
+from neuron_dra.core import capacity_block, durations, names, node_conditions, qualification, taints
 from neuron_dra.core.ownership import controller_of
 from neuron_dra.core.rendezvous import ANNOTATION
 from neuron_dra.core.ultraserver import read_allocations
@@ -51,14 +51,6 @@ SHOWN_ELSEWHERE = frozenset(
     }
 )
 """Taints that repeat other fields of the Node."""
-LEAVING = (
-    "ToBeDeletedByClusterAutoscaler",
-    "karpenter.sh/disrupted",
-    "karpenter.sh/disruption",
-    "node.cloudprovider.kubernetes.io/shutdown",
-    "aws-node-termination-handler/",
-)
-"""Prefixes of taints with which autoscalers and clouds announce that a node will be removed: it counts as cordoned."""
 WORKLOAD_CLASS = names.WORKLOAD_CLASS
 _KIND = re.compile(r"resourceType == '(neuron_node|neuron_device)'")
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
@@ -90,9 +82,9 @@ def cluster_node(
     ready = condition(status, "Ready")
     reported = node_conditions.faults(status.get("conditions") or (), fault_conditions)
     addresses = status.get("addresses") or []
-    taints = [(str(one.get("key")), one.get("effect")) for one in spec.get("taints") or []]
-    closing = {key for key, effect in taints if effect in ("NoSchedule", "NoExecute")}
-    leaving = any(key.startswith(LEAVING) for key in closing)
+    effects = [(str(taint.get("key")), taint.get("effect")) for taint in spec.get("taints") or []]
+    closing = {key for key, effect in effects if effect in ("NoSchedule", "NoExecute")}
+    leaving = any(map(taints.announces_removal, closing))
     our_labels = {}
     for name, value in labels.items():
         if name.startswith(names.ULTRASERVER_LABELS):
@@ -105,7 +97,7 @@ def cluster_node(
         provider_id=str(spec.get("providerID") or ""),
         ready=ready.get("status") == "True",
         ready_changed=time(ready.get("lastTransitionTime") or meta.get("creationTimestamp")),
-        out_of_service=any(key == OUT_OF_SERVICE for key, _ in taints),
+        out_of_service=any(key == OUT_OF_SERVICE for key, _ in effects),
         schedulable=not spec.get("unschedulable") and not leaving,
         taints=tuple(sorted(closing - SHOWN_ELSEWHERE)),
         capacity_block=labels.get(names.CAPACITY_BLOCK_LABEL),

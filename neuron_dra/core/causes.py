@@ -73,6 +73,7 @@ NODES: Final = {
     "KubeletTooOld": "the kubelet is older than the driver supports",
     "NoDevicesPublished": "the driver publishes no devices of the node",
     "NodeUnhealthy": "an agent reports a fault of the node in one of its conditions",
+    "NotServed": "the node is of EKS Auto Mode, Fargate or Hybrid Nodes, where no DRA driver serves Neuron devices",
     "NotNeuron": "the node's instance type has no Neuron devices",
     "PoolContradictory": "slices of a pool disagree on their number, so the scheduler uses none of its devices",
     "PoolIncomplete": "slices of a pool are missing, or it is not valid",

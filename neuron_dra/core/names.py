@@ -7,6 +7,11 @@ from typing import Final
 DRIVER: Final = "neuron.aws.com"
 """Driver, DeviceClass, config group and domain of our unqualified attributes."""
 
+COMPUTE_TYPE_LABEL: Final = "eks.amazonaws.com/compute-type"
+UNSERVED_COMPUTE: Final = {"auto": "EKS Auto Mode", "fargate": "EKS Fargate", "hybrid": "EKS Hybrid Nodes"}
+"""Kinds of nodes on which the driver's DaemonSet does not run, by the label's value. EKS gives them no driver of Neuron
+devices for DRA: https://docs.aws.amazon.com/eks/latest/userguide/device-management-neuron.html.
+"""
 WORKLOAD_CLASS: Final = f"workload.{DRIVER}"
 """DeviceClass of reserved devices, only for the claim templates that the UltraServer controller makes."""
 

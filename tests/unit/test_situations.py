@@ -225,7 +225,7 @@ SITUATIONS: list[tuple[str, str, str, Situation]] = [
     ),
     ("image", "Pod/p", "container main: ImagePullBackOff", container("ImagePullBackOff", "not found")),
     ("old kubelet", "Node/a", "kubelet v1.31.4-eks-1 is too old; use 1.33", node(old_kubelet, silent=True)),
-    ("broken kubelet", "Node/a", "kubelet v1.34.1 may hang", node(broken_kubelet)),
+    ("broken kubelet", "Node/a", "kubelet v1.34.1: its connection to a plugin hangs", node(broken_kubelet)),
     ("node not labelled", "Node/a", f"no label {names.INSTANCE_TYPE_LABEL}", node(no_label, silent=True)),
     ("device plugin alive", "Node/a", "a Neuron device plugin offers aws.amazon.com/neuron", node(device_plugin)),
     ("node not ready", "Node/a", "not Ready: Kubelet stopped posting status", node(not_ready)),

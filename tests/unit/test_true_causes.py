@@ -316,7 +316,7 @@ CAUSES = [
         "Kueue has not admitted it: couldn't assign flavors to pod set main: insufficient unused quota for neurons"),
     row("Kueue, not seen", kueue(), "kueue.x-k8s.io/admission"),
     row("empty taint rule", empty_rule, "node a has too few untainted devices: example.com/out",
-        "kubectl delete devicetaintrule all"),
+        "DeviceTaintRule all"),
     row("empty slice", empty_slice, "publishes no devices"),
     row("node with an empty slice", empty_slice, "its slice has no devices", about="node/a"),
     row("device plugin down", plugin_down, "the Neuron device plugin of node a does not run"),

@@ -166,7 +166,6 @@ def test_changes_are_offered_for_the_usual_mistakes() -> None:
         cluster_faults.cordoned,
         cluster_faults.node_selector,
         cluster_faults.held_in_part,
-        cluster_faults.device_rule,
         cluster_faults.quota,
         cluster_faults.no_scheduler,
     ]

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from neuron_dra.ask.doctor.lines import Line, ok, unknown, wrong
-from neuron_dra.ask.read.node_views import KubeNodeView, SliceView
+from neuron_dra.ask.read.node_views import NodeTypeView, SliceView
 from neuron_dra.ask.read.pod_views import PodView
 from neuron_dra.ask.read.views import UltraServerView
 from neuron_dra.ask.render import words
@@ -19,7 +19,7 @@ from neuron_dra.ask.world.faults import FleetFault
 from neuron_dra.ask.world.world import World
 from neuron_dra.core import catalogue, names, slices
 
-_NORMAL: Final = ("Cordoned", "Tainted", "NotNeuron", "UltraServerFault")
+_NORMAL: Final = ("Cordoned", "Tainted", "NotNeuron", "NotServed", "UltraServerFault")
 """States of a node in which nothing is wrong with the installation."""
 _TO_DO: Final[Mapping[str, str]] = {
     "NodeNotReady": "kubectl describe node NODE, and its kubelet's log",
@@ -94,7 +94,7 @@ def _explained(name: str, server: UltraServerView | None) -> str:
 def neuron_nodes(world: World) -> Iterator[str]:
     """Yield the names of the nodes with a Neuron instance type, or with devices of this driver."""
     for name, node in world.nodes.items():
-        kind = KubeNodeView.of(node).instance_type
+        kind = NodeTypeView.of(node).instance_type
         if catalogue.lookup(kind) is not None or world.specs_of(name):
             yield name
 

@@ -74,6 +74,11 @@ class KubeNodeView(ObjectView, frozen=True):
         return str(self.metadata.labels.get(names.INSTANCE_TYPE_LABEL) or "")
 
     @property
+    def unserved(self) -> str:
+        """The kind of node, such as EKS Auto Mode, if the driver never runs on such nodes; empty if it may."""
+        return names.UNSERVED_COMPUTE.get(str(self.metadata.labels.get(names.COMPUTE_TYPE_LABEL)), "")
+
+    @property
     def ready(self) -> ConditionView | None:
         """Its condition Ready, None if it has none."""
         return self.status.ready
@@ -111,8 +116,11 @@ class NodeTypeView(ObjectView, frozen=True):
 
     @property
     def instance_type(self) -> str:
-        """Its instance type; empty without the label."""
-        return str((self.metadata.labels or {}).get(names.INSTANCE_TYPE_LABEL) or "")
+        """Its instance type; empty without the label, and for a node on which the driver never runs."""
+        labels = self.metadata.labels or {}
+        if labels.get(names.COMPUTE_TYPE_LABEL) in names.UNSERVED_COMPUTE:
+            return ""
+        return str(labels.get(names.INSTANCE_TYPE_LABEL) or "")
 
 
 _OF_AGENTS: Final = frozenset(each.kind for each in node_conditions.DEFAULT)

@@ -35,6 +35,7 @@ class OwnerView(ObjectView, frozen=True):
     kind: str = ""
     name: str = ""
     uid: str = ""
+    controller: bool = False
 
 
 class MetaView(ObjectView, frozen=True):

@@ -326,7 +326,7 @@ def _attempt(world: World, pod: Wire, ended: Sequence[Holder]) -> ProposedChange
     gone: list[Wire] = []
     for holder in ended:
         found = world.snapshot.get("Pod", holder.pods[0], holder.namespace)
-        if found is None:
+        if found is None or trials.is_created_again(found):
             return None
         more, without = trials.released(world, found)
         left, removed, gone = [*left, *more], [*removed, *without], [*gone, found]

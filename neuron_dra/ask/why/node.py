@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from neuron_dra.ask.read import node_views
-from neuron_dra.ask.read.node_views import KubeNodeView
+from neuron_dra.ask.read.node_views import KubeNodeView, TaintView
 from neuron_dra.ask.read.pod_views import PodView
 from neuron_dra.ask.read.views import EventView, MetaView
 from neuron_dra.ask.render import words
@@ -16,7 +16,7 @@ from neuron_dra.ask.render.findings import Facts, Finding, Report
 from neuron_dra.ask.why import pod as why_pod
 from neuron_dra.ask.world import events, faults, fleet, selection, tested, unseen
 from neuron_dra.ask.world.world import World
-from neuron_dra.core import catalogue, health, names, releases, runtimes, vocabulary
+from neuron_dra.core import catalogue, health, names, releases, runtimes, taints, vocabulary
 from neuron_dra.core.wire import Wire
 from neuron_dra.simulate import model
 from neuron_dra.simulate import pools as slice_pools
@@ -55,6 +55,10 @@ def _published(world: World, published: Sequence[Wire], held: int) -> str:
 
 def findings(world: World, node: Wire) -> list[Finding]:
     """Return what keeps pods from the Neuron devices of a Node, the true cause first."""
+    if unserved := KubeNodeView.of(node).unserved:
+        label = f"{names.COMPUTE_TYPE_LABEL}={KubeNodeView.of(node).metadata.labels[names.COMPUTE_TYPE_LABEL]}"
+        text = f"it is a node of {unserved} (label {label}), where no DRA driver serves Neuron devices"
+        return [Finding("NotServed", f"{text}: use a managed node group")]
     found: list[Finding] = []
     for check in _CHECKS:
         if (finding := check(world, node)) is not None:
@@ -136,14 +140,18 @@ def _driver(world: World, name: str) -> tuple[str, tuple[tuple[str, str], ...]]:
 def _cordoned(world: World, node: Wire) -> Finding | None:
     seen = KubeNodeView.of(node)
     if seen.spec.unschedulable:
+        leaves = [taint for taint in seen.spec.taints if taints.announces_removal(taint.key)]
+        if leaves:
+            return Finding("Cordoned", f"the node is cordoned, and goes away: {_with_meaning(leaves)}")
         return Finding("Cordoned", f"the node is cordoned: kubectl uncordon {seen.metadata.name}")
-    hard = []
-    for taint in seen.spec.taints:
-        if taint.effect in ("NoSchedule", "NoExecute"):
-            hard.append(taint.key)
+    hard = [taint for taint in seen.spec.taints if taint.effect in ("NoSchedule", "NoExecute")]
     if hard:
-        return Finding("Tainted", f"only pods that tolerate {', '.join(hard)} run here")
+        return Finding("Tainted", f"only pods that tolerate its taints run here: {_with_meaning(hard)}")
     return None
+
+
+def _with_meaning(marks: Sequence[TaintView]) -> str:
+    return ", ".join(taints.text(taint.key, taint.value, taint.effect) for taint in marks)
 
 
 def _unhealthy(world: World, node: Wire) -> Finding | None:

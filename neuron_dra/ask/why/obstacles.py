@@ -11,7 +11,6 @@ import msgspec
 
 from neuron_dra.ask.read.node_views import KubeNodeView, SliceSpecView, SliceView, TaintRuleSpec, TaintRuleView
 from neuron_dra.ask.read.pod_views import PodView, RawPodStatus
-from neuron_dra.ask.read.snapshot import key_of
 from neuron_dra.ask.read.views import WorkloadView
 from neuron_dra.ask.render import words
 from neuron_dra.ask.render.findings import Facts, Finding, ProposedChange, working
@@ -20,6 +19,8 @@ from neuron_dra.ask.world import absent, resources
 from neuron_dra.ask.world.absent import AbsentDevices
 from neuron_dra.ask.world.blockers import HELD, NODE, ORDER, RESERVED, ROOM, TAINT, Blocked, Blockers
 from neuron_dra.ask.world.world import World, covers
+from neuron_dra.core import taints
+from neuron_dra.core.taints import Meaning
 from neuron_dra.core.wire import Wire
 from neuron_dra.simulate import model
 
@@ -31,7 +32,6 @@ CODES: Final = {
     ROOM: "ResourcesLacking",
 }
 CORDON: Final = "node.kubernetes.io/unschedulable"
-SYSTEM_TAINTS: Final = "node.kubernetes.io/"
 
 
 def findings(world: World, pod: Wire, blocked: Sequence[Blocked], tied: Sequence[str] = ()) -> list[Finding]:
@@ -62,6 +62,8 @@ def _finding(world: World, pod: Wire, names: Sequence[str], nodes: Sequence[Bloc
     facts = Facts()
     for name in names:
         facts.some(_LABELS[name], (_detail(world, pod, name, each) for each in nodes), most=3, of=len(nodes))
+    if TAINT in names:
+        facts.some("rule", _rules(world, nodes), most=3)
     if HELD in names:
         facts.some("protected", contention.protection(world, nodes[:3]), most=2)
     changes: tuple[ProposedChange, ...] = ()
@@ -128,8 +130,17 @@ def _objection(blocked: Blocked) -> str:
     if KubeNodeView.of(blocked.node).spec.unschedulable:
         return "it is cordoned"
     if "taint" in blocked.objection:
-        return "the pod does not tolerate its taint " + blocked.objection.partition("{")[2].rstrip("}")
+        return f"the pod does not tolerate its taint {_untolerated(blocked)}"
     return "it does not match the pod's node selector or affinity"
+
+
+def _untolerated(blocked: Blocked) -> str:
+    """Return the taint that keeps the pod from a node, with what it means."""
+    key = blocked.objection.partition("{")[2].rstrip("}")
+    for taint in KubeNodeView.of(blocked.node).spec.taints:
+        if taint.key == key and taint.effect in ("NoSchedule", "NoExecute"):
+            return taints.text(taint.key, taint.value, taint.effect)
+    return key
 
 
 def _taints(world: World, nodes: Sequence[Blocked]) -> str:
@@ -183,7 +194,6 @@ def _changes(world: World, pod: Wire, name: str, nodes: Sequence[Blocked]) -> It
         for each in nodes[:NODES_TRIED]:
             yield from _admit(world, pod, each)
     if name == TAINT:
-        yield from _without_rules(world, pod, nodes)
         yield from trials.fewer(world, pod)
     if name == RESERVED:
         yield from _workload_templates(world, pod, nodes)
@@ -193,13 +203,16 @@ def _admit(world: World, pod: Wire, blocked: Blocked) -> Iterator[ProposedChange
     node, name = blocked.node, blocked.name
     seen, asked = KubeNodeView.of(node), PodView.of(pod).spec
     labels = seen.metadata.labels
+    marks = [taints.known(taint.key, taint.value) for taint in seen.spec.taints]
+    if any(mark is not None and mark.meaning is Meaning.LEAVES for mark in marks):
+        return  # whatever starts there ends soon
     if seen.spec.unschedulable:
-        taints = [msgspec.to_builtins(taint) for taint in seen.spec.taints if taint.key != CORDON]
-        uncordoned = {**node, "spec": {**node["spec"], "unschedulable": False, "taints": taints}}
+        left = [msgspec.to_builtins(taint) for taint in seen.spec.taints if taint.key != CORDON]
+        uncordoned = {**node, "spec": {**node["spec"], "unschedulable": False, "taints": left}}
         yield trials.attempt(world, pod, f"kubectl uncordon {name}", [uncordoned])
     for taint in seen.spec.taints:
-        if taint.key.startswith(SYSTEM_TAINTS):
-            continue  # a node that is not ready needs a repair, not a toleration
+        if not taints.may_be_tolerated(taint.key, taint.value):
+            continue  # it may be there because the node is broken, not initialised, or about to go away
         toleration = {"key": taint.key, "operator": "Exists", "effect": taint.effect}
         changed = {**pod, "spec": {**pod["spec"], "tolerations": [*asked.tolerations, toleration]}}
         yield trials.attempt(world, pod, f"let the pod tolerate the taint {taint.key}", [changed])
@@ -213,15 +226,13 @@ def _admit(world: World, pod: Wire, blocked: Blocked) -> Iterator[ProposedChange
             yield trials.attempt(world, pod, f"kubectl label node {name} {key}={value}", [{**node, "metadata": meta}])
 
 
-def _without_rules(world: World, pod: Wire, nodes: Sequence[Blocked]) -> Iterator[ProposedChange | None]:
+def _rules(world: World, nodes: Sequence[Blocked]) -> list[str]:
+    """Return the DeviceTaintRules that taint devices of these nodes. Whoever wrote one knows when it may go."""
     specs: list[SliceSpecView] = []
-    for each in nodes[:NODES_TRIED]:
-        specs += [SliceView.of(item).spec for item in world.slices_of(each.name)]
-    for rule in world.snapshot.all("DeviceTaintRule"):
-        seen = TaintRuleView.of(rule)
-        if _covers_any(seen.spec, specs):
-            command = f"kubectl delete devicetaintrule {seen.metadata.name}"
-            yield trials.attempt(world, pod, command, removed=[key_of(rule)])
+    for blocked in nodes[:NODES_TRIED]:
+        specs += [SliceView.of(item).spec for item in world.slices_of(blocked.name)]
+    rules = [TaintRuleView.of(rule) for rule in world.snapshot.all("DeviceTaintRule")]
+    return [f"DeviceTaintRule {rule.metadata.name}" for rule in rules if _covers_any(rule.spec, specs)]
 
 
 def _covers_any(rule: TaintRuleSpec, specs: Sequence[SliceSpecView]) -> bool:

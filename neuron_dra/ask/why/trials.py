@@ -51,6 +51,11 @@ def attempt(
     return ProposedChange(text, f"then {pod['metadata']['name']} {gets(after, outcome)}", new, gone)
 
 
+def is_created_again(pod: Wire) -> bool:
+    """Return whether a controller creates another pod in place of this one, which may take the same devices again."""
+    return any(owner.controller for owner in PodView.of(pod).metadata.owner_references)
+
+
 def scheduled(world: World, pod: Wire) -> bool:
     """Return True if a scheduler handles the pod: the default one, or another that has reported about it."""
     spec = PodView.of(pod).spec

@@ -115,7 +115,7 @@ def _emptied(world: World, workload: WorkloadView, server: UltraServerView) -> P
     if len(holder.pods) != 1:
         return None
     pod = world.snapshot.get("Pod", holder.pods[0], holder.namespace)
-    if pod is None or budgets.objection(world.snapshot, pod):
+    if pod is None or trials.is_created_again(pod) or budgets.objection(world.snapshot, pod):
         return None
     released, removed = trials.released(world, pod)
     elsewhere = world.after(released, [*removed, *(("Node", "", name) for name in names)])
