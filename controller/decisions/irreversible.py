@@ -35,6 +35,12 @@ TABLE: Final = (
         "the workload's UID and resourceVersion",
     ),
     Irreversible(
+        "lower the serverCount of a job's reservation",
+        "controller/jobs/reservations.py _send",
+        "the job asks for fewer nodes",
+        "the job is read again and is as it was decided about; the write has the workload's resourceVersion",
+    ),
+    Irreversible(
         "delete a ResourceClaimTemplate",
         "controller/apply/requests.py perform",
         "its workload is being deleted, has expired or lost its quota, or needs another template",

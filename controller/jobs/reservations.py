@@ -246,15 +246,20 @@ class JobReservations:
             case CreateWorkload(job=job, body=body):
                 workloads.remember(await self._client.create(NEURON_WORKLOADS, job.namespace, body))
                 log.info("made a reservation for a job", extra={"workload": target(write), "job": job.mark})
-            case ChangeWorkload(workload=old, spec=spec, labels=labels):
+            case ChangeWorkload(job=seen, workload=old, spec=spec, labels=labels):
+                await self._check_unchanged(old, seen, term)  # a smaller serverCount ends the pods of groups
                 patch = {"metadata": {"resourceVersion": old.version, "labels": dict(labels)}, "spec": dict(spec)}
                 workloads.remember(await self._client.patch(NEURON_WORKLOADS, old.namespace, old.name, patch))
             case DeleteWorkload(workload=old, why=why, job=seen):
-                if await self._job_of(old) != seen:
-                    raise Conflict(f"the job of {old.ref} has changed, and its watch has not shown that yet")
-                self._applier.fence.check(term)  # again: the job was read meanwhile
+                await self._check_unchanged(old, seen, term)
                 await self._client.delete(NEURON_WORKLOADS, old.namespace, old.name, uid=old.uid, version=old.version)
                 log.info("released the reservation of a job", extra={"workload": old.ref, "why": why})
+
+    async def _check_unchanged(self, workload: Workload, seen: Job | None, term: int) -> None:
+        """Read the job of a workload. Raises Conflict if it is not `seen`, ApiError, MALFORMED, EndedTerm."""
+        if await self._job_of(workload) != seen:
+            raise Conflict(f"the job of {workload.ref} has changed, and its watch has not shown that yet")
+        self._applier.fence.check(term)  # again: the job was read meanwhile
 
     async def _job_of(self, workload: Workload) -> Job | None:
         """Read the job that a workload was made for; None if it is gone or asks for nothing any more.

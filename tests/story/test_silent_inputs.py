@@ -104,6 +104,36 @@ async def test_job_that_is_resumed_unseen_keeps_its_nodes(cluster: Cluster) -> N
         cluster.api.faults.clear()
 
 
+@pytest.mark.parametrize("grows_again", [True, False])
+async def test_job_that_grows_again_unseen_keeps_its_nodes(cluster: Cluster, *, grows_again: bool) -> None:  # noqa: F811
+    """The control is a job that stays small: its reservation follows, although the watch is silent."""
+    async with controlling(cluster) as controller:
+        submit(cluster, parallelism=8)
+        await allocated(cluster)
+        rejected = InjectedFault(verb="patch", resource="neuronultraserverworkloads", status=403, times=None)
+        cluster.api.faults.add(rejected)
+        cluster.api.patch("jobs", "train", {"spec": {"parallelism": 4}}, "ml")
+        await eventually(lambda: rejected.hits, what="the smaller reservation is rejected")
+        silent = cluster.api.faults.add(InjectedFault(Do.HANG, verb="watch", resource="jobs", times=None))
+        await cluster.api.refuse_connections()
+        await cluster.api.resume()
+        await eventually(lambda: silent.hits, what="the watch of jobs is silent")
+        if grows_again:
+            cluster.api.patch("jobs", "train", {"spec": {"parallelism": 8}}, "ml")
+        read_before = reads_of_jobs(cluster)
+        rejected.times = rejected.hits
+        await eventually(lambda: reads_of_jobs(cluster) > read_before, what="the job is read again")
+        await passes(controller, cluster.api)
+        left = workload(cluster)
+        assert left is not None
+        assert left["spec"]["serverCount"] == (2 if grows_again else 1)
+        cluster.api.faults.clear()
+
+
+def reads_of_jobs(there: Cluster) -> int:
+    return len(there.api.requests("get", "jobs"))
+
+
 async def test_kind_that_cannot_be_listed_holds_up_no_other(cluster: Cluster) -> None:  # noqa: F811
     cluster.api.register(*JOB_SETS)
     failing = InjectedFault(
