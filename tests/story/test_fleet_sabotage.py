@@ -6,11 +6,13 @@ import dataclasses
 import datetime
 import functools
 import re
+from collections import Counter
 from collections.abc import Callable, Collection
 from typing import Any
 
 import pytest
 
+from controller import settings as controller_settings
 from controller.apply import claim_pods, requests
 from controller.apply.leader import Leader
 from controller.apply.refused_pod_eviction import Refusals
@@ -30,13 +32,14 @@ from controller.fleet.view import View
 from controller.jobs import decide
 from controller.observe import caches, discovery
 from controller.observe.agents import Reports
-from controller.observe.model import FINALIZER, ClusterNode
+from controller.observe.model import FINALIZER, ClusterNode, Workload
 from controller.plan import allocation as serving
 from controller.plan import (
     binding,
     next_step,
     queue,
     recovery,
+    releasing,
     rendezvous,
     restoration,
     statuses,
@@ -47,10 +50,13 @@ from controller.plan.ledger import Ledger
 from controller.qualify import yielding
 from controller.queue import decide as queue_decide
 from controller.queue import queues
+from controller.queue.admission import QueueView
 from controller.queue.model import KueueWorkload
 from neuron_dra.core import reservation, tenants, ultraserver
-from neuron_dra.core.ultraserver import Reading, Tag
-from neuron_dra.kube.requests import NEURON_WORKLOADS
+from neuron_dra.core.notice import NoticeReason
+from neuron_dra.core.ultraserver import Phase, Reading, Tag
+from neuron_dra.kube.requests import CLAIM_TEMPLATES, NEURON_ULTRASERVERS, NEURON_WORKLOADS
+from neuron_dra.node.ultraserver import watch
 from neuron_dra.node.ultraserver.tag_keeper import TagKeeper
 from tests.support.fleet import agents, blocks
 from tests.support.fleet.fleet import USERS, Fleet
@@ -454,6 +460,41 @@ def gives_no_turn(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(waiting_limit, "beyond", beyond)
 
 
+def joins_by_uid_alone(patch: pytest.MonkeyPatch) -> None:
+    """4.02: whoever copies the UID of a workload into a Workload of Kueue decides about it, in any namespace."""
+
+    def of(self: QueueView, workload: Workload) -> KueueWorkload | None:
+        return next((found for _, found in sorted(self.kueue.get(workload.uid, {}).items(), reverse=True)), None)
+
+    patch.setattr(QueueView, "of", of)
+
+
+def leaves_before_its_template(patch: pytest.MonkeyPatch) -> None:
+    """4.02: new claims are made from the template of a workload whose nodes are being released."""
+
+    def release_all(view: View, **options: Any) -> releasing.Release:
+        made = releasing.release_reservations(
+            view.sight, view.workload.uid, view.held, view.held.all, **{"why": NoticeReason.RELEASING, **options}
+        )
+        return dataclasses.replace(made, actions=(*releasing.delete_templates(view), *made.actions))
+
+    patch.setattr(releasing, "release_all", release_all)
+
+
+def lets_all_wait(patch: pytest.MonkeyPatch) -> None:
+    """4.02: one namespace may keep any number of workloads waiting."""
+    patch.setattr(waiting_limit, "beyond", lambda *_: {})
+
+
+def believes_any_404(patch: pytest.MonkeyPatch) -> None:
+    """4.02: a plugin takes a proxy's 404 for a missing CRD."""
+
+    async def is_missing(client: Any, resource: Any) -> bool:
+        return True
+
+    patch.setattr(watch, "is_missing", is_missing)
+
+
 Sabotage = Callable[[pytest.MonkeyPatch], None]
 FINDS: dict[Sabotage, int] = {
     never_steps_down: 9,
@@ -491,6 +532,7 @@ FINDS: dict[Sabotage, int] = {
     sees_no_reports: 12,
     keeps_spares_from_groups_that_move: 21,
     gives_no_turn: 6,
+    joins_by_uid_alone: 36,
 }
 """Seeds that found these when they were last measured. They go first, which only saves time; for others it is 1."""
 
@@ -553,6 +595,7 @@ def first_violation(sabotage: Sabotage, actors: Collection[str]) -> str:
         (shows_what_was_a_spare, {"spares"}, "groups are (shown|kept) as spares"),
         (names_other_tenants, {"tenants", "rogues"}, "a message in namespace .* names .* of"),
         (gives_no_turn, {"tenants"}, r"waits \(TooManyWaiting\), and .* groups are free"),
+        (joins_by_uid_alone, {"forgeries", "queues"}, "has a queue, and Kueue does not know it"),
         (never_yields, {"qualifications"}, "still wait for tests|has waited for .* for tests"),
         (never_yields, {"qualifications", "spares"}, "has waited for .* for tests"),
         (
@@ -741,3 +784,100 @@ def test_fleet_finds_a_controller_that_reserves_before_the_finalizer(monkeypatch
     reserves_before_the_finalizer(monkeypatch)
     found = run(1, drive=a_rejected_finalizer, actors=()).violation
     assert "is reserved before the finalizer of its workload is stored" in found
+
+
+async def a_rejected_deletion_of_a_template(fleet: Fleet, steps: int) -> None:
+    """A policy rejects the deletion of the template of a workload that is deleted."""
+    await Schedule(fleet).begin()
+    await fleet.submit("job", 4, 1, template="job")
+    await fleet.sleep(30.0)
+    path = CLAIM_TEMPLATES.path(USERS, "job")
+    fleet.policies.append(Policy("templates stay", lambda method, of: (method, of) == ("DELETE", path)))
+    await fleet.remove(NEURON_WORKLOADS, USERS, "job")
+    await fleet.sleep(60.0)
+    phases = {held.allocation.phase for held in fleet.view.held()}
+    if phases != {Phase.BOUND}:
+        raise Violation(f"the template exists, and its nodes are {sorted(phase.value for phase in phases) or 'free'}")
+    fleet.policies.clear()
+    await fleet.sleep(60.0)
+    if [*fleet.view.held()]:
+        raise Violation("the template is gone, and its nodes are not free")
+
+
+def test_nodes_are_released_after_their_template() -> None:
+    """4.02."""
+    assert run(1, drive=a_rejected_deletion_of_a_template, actors=()).violation == ""
+
+
+def test_fleet_finds_a_release_before_the_template(monkeypatch: pytest.MonkeyPatch) -> None:
+    """4.02."""
+    leaves_before_its_template(monkeypatch)
+    found = run(1, drive=a_rejected_deletion_of_a_template, actors=()).violation
+    assert re.search("the template exists, and its nodes are", found), found
+
+
+async def a_crowd(fleet: Fleet, steps: int) -> None:
+    """A tenant lets more workloads wait than its namespace may."""
+    await Schedule(fleet).begin()
+    await fleet.submit("holder", size=1, count=len(fleet.nodes))
+    await fleet.sleep(30.0)
+    for number in range(CROWD):
+        await fleet.submit(f"waits-{number}", 4, 1)
+    await fleet.sleep(60.0)
+    reasons = Counter(condition(item, "Ready").get("reason") for item in fleet.view.workloads().values())
+    if reasons["TooManyWaiting"] != CROWD - ALLOWED:
+        raise Violation(f"{reasons['TooManyWaiting']} of {CROWD} workloads are beyond the limit of {ALLOWED}")
+
+
+CROWD, ALLOWED = 6, 2
+
+
+@pytest.fixture
+def few_may_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A namespace may keep ALLOWED workloads waiting."""
+    load = controller_settings.load
+
+    def loaded(*of: Any) -> Any:
+        return dataclasses.replace(load(*of), max_waiting_workloads=ALLOWED)
+
+    monkeypatch.setattr(controller_settings, "load", loaded)
+
+
+def test_a_namespace_may_keep_few_workloads_waiting(few_may_wait: None) -> None:
+    """4.02."""
+    assert run(1, drive=a_crowd, actors=()).violation == ""
+
+
+def test_fleet_finds_a_missing_limit_of_waiting_workloads(few_may_wait: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """4.02."""
+    lets_all_wait(monkeypatch)
+    assert "0 of 6 workloads are beyond the limit of 2" in run(1, drive=a_crowd, actors=()).violation
+
+
+async def a_proxy_without_the_kind(fleet: Fleet, steps: int) -> None:
+    """For longer than a tag outlives its object, a proxy answers the plugins of an UltraServer with 404."""
+    await Schedule(fleet).begin()
+    await fleet.submit("job", 4, 1, template="job")
+    await fleet.sleep(30.0)
+    [held] = fleet.view.held()
+    for name in held.allocation.nodes:
+        line = fleet.nodes[name].line
+        assert line is not None
+        line.unserved = NEURON_ULTRASERVERS.plural
+        line.break_watches()
+    await fleet.sleep(1_800.0)
+    open_nodes = [name for name in held.allocation.nodes if fleet.view.tags()[name] is None]
+    if open_nodes:
+        raise Violation(f"nodes {', '.join(open_nodes)} are reserved, and have no tag")
+
+
+def test_a_proxys_404_opens_no_node() -> None:
+    """4.02."""
+    assert run(1, drive=a_proxy_without_the_kind, actors=()).violation == ""
+
+
+def test_fleet_finds_a_plugin_that_believes_any_404(monkeypatch: pytest.MonkeyPatch) -> None:
+    """4.02."""
+    believes_any_404(monkeypatch)
+    found = run(1, drive=a_proxy_without_the_kind, actors=()).violation
+    assert re.search("are reserved, and have no tag|is not Degraded", found), found
