@@ -84,8 +84,11 @@ NODES: Final = {
 CLAIMS: Final = {"NoPod": "no pod uses the claim"}
 MANIFESTS: Final = {
     "AdminAccessRefused": "the namespace lacks the label that adminAccess needs",
+    "ClaimNotNamed": "no container of the pod names the claim, so none sees its devices",
     "ClaimSourceRemoved": "resourceClaims[].source was removed in Kubernetes 1.31",
     "Malformed": "a field has a value of a wrong type",
+    "RequestUnknown": "a container names a request that the claim does not have",
+    "SeesAllDevices": "a container sees the files of all devices of the node, whatever its claims",
     "RequestRejected": "the API server rejects the mode or the number of a request",
     "SharedClaimUnprepared": "several pods share a claim, which kubelets before 1.37.0 may unprepare too early",
     "SharedClaimOneNode": "pods that must be on several nodes share a claim, whose devices are of one node",

@@ -53,7 +53,8 @@ def template(
 
 def pod(name: str, template_name: str = "", *, namespace: str = "default", cpu: str = "1", **spec: Any) -> Obj:
     claims = [{"name": "neurons", "resourceClaimTemplateName": template_name}] if template_name else []
-    container = {"name": "main", "image": "train", "resources": {"requests": {"cpu": cpu}}}
+    uses = {"claims": [{"name": claim["name"]} for claim in claims]} if claims else {}
+    container = {"name": "main", "image": "train", "resources": {"requests": {"cpu": cpu}, **uses}}
     return {
         "apiVersion": "v1",
         "kind": "Pod",

@@ -41,7 +41,7 @@ def several(shared: bool) -> list[Obj]:
     affinity = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [
         {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": "d"}}}]}}  # fmt: skip
     spec = {
-        "containers": [{"name": "main", "image": "train"}],
+        "containers": [{"name": "main", "image": "train", "resources": {"claims": [{"name": "neurons"}]}}],
         "resourceClaims": [{"name": "neurons", field: "t"}],
         "affinity": affinity,
     }

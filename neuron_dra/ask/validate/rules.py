@@ -14,7 +14,7 @@ from neuron_dra.ask.read.snapshot import Snapshot
 from neuron_dra.ask.read.views import MetaView
 from neuron_dra.ask.render import words
 from neuron_dra.ask.render.findings import Finding
-from neuron_dra.ask.validate import attributes, gangs, pods, sized, trap
+from neuron_dra.ask.validate import attributes, containers, gangs, pods, sized, trap
 from neuron_dra.ask.validate.specs import ClaimSpec, ManifestProblem
 from neuron_dra.ask.why import impossible, situations
 from neuron_dra.ask.why.conditions import Case
@@ -92,6 +92,7 @@ class Checker:
                 found += self._selectors(where, device_class.selectors)
             elif item["kind"] == "Pod":
                 found += pods.of_pod(where, item)
+                found += containers.of_pod(self._objects, where, item)
                 found += core_sizes(self._objects, where, item)
                 found += self._limits(where, item)
             elif item["kind"] == "PodGroup":
