@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Final
 
 
-class Meaning(Enum):
+class TaintMeaning(Enum):
     """What becomes of a tainted node."""
 
     NEURON = "it is reserved for pods with Neuron devices"
@@ -30,7 +30,7 @@ class KnownTaint:
     """
 
     key: str
-    meaning: Meaning
+    meaning: TaintMeaning
     says: str
     source: str
     value: str = ""
@@ -50,97 +50,97 @@ _FOR_NEURON: Final = "it is reserved for pods with Neuron devices"
 _NOT_READY: Final = "; it ends when the kubelet is well again"
 
 KNOWN: Final = (
-    KnownTaint("aws.amazon.com/neuron", Meaning.NEURON, _FOR_NEURON, "AWS's examples"),
+    KnownTaint("aws.amazon.com/neuron", TaintMeaning.NEURON, _FOR_NEURON, "AWS's examples"),
     KnownTaint(
-        "aws.amazon.com/neuroncore", Meaning.NEURON, _FOR_NEURON, "AWS's Neuron chart"
+        "aws.amazon.com/neuroncore", TaintMeaning.NEURON, _FOR_NEURON, "AWS's Neuron chart"
     ),
     KnownTaint(
-        "aws.amazon.com/neurondevice", Meaning.NEURON, _FOR_NEURON, "AWS's Neuron chart"
+        "aws.amazon.com/neurondevice", TaintMeaning.NEURON, _FOR_NEURON, "AWS's Neuron chart"
     ),
     KnownTaint(
         _HEALTH,
-        Meaning.STARTS,
+        TaintMeaning.STARTS,
         "HyperPod's deep health check runs on it; the taint ends if it passes, and the node is replaced if not",
         _HYPERPOD,
         "Unschedulable",
     ),
     KnownTaint(
-        _HEALTH, Meaning.BROKEN, "HyperPod's check found a fault, and HyperPod restarts the node", _HYPERPOD,
+        _HEALTH, TaintMeaning.BROKEN, "HyperPod's check found a fault, and HyperPod restarts the node", _HYPERPOD,
         "UnschedulablePendingReboot",
     ),
     KnownTaint(
-        _HEALTH, Meaning.BROKEN, "HyperPod's check found a fault, and HyperPod replaces the node", _HYPERPOD,
+        _HEALTH, TaintMeaning.BROKEN, "HyperPod's check found a fault, and HyperPod replaces the node", _HYPERPOD,
         "UnschedulablePendingReplacement",
     ),
-    KnownTaint(_HEALTH, Meaning.BROKEN, "HyperPod does not let pods run on it", _HYPERPOD),
-    KnownTaint("karpenter.sh/disrupted", Meaning.LEAVES, "Karpenter is about to remove it", _KARPENTER),
-    KnownTaint("karpenter.sh/disruption", Meaning.LEAVES, "Karpenter is about to remove it", _KARPENTER),
+    KnownTaint(_HEALTH, TaintMeaning.BROKEN, "HyperPod does not let pods run on it", _HYPERPOD),
+    KnownTaint("karpenter.sh/disrupted", TaintMeaning.LEAVES, "Karpenter is about to remove it", _KARPENTER),
+    KnownTaint("karpenter.sh/disruption", TaintMeaning.LEAVES, "Karpenter is about to remove it", _KARPENTER),
     KnownTaint(
-        "karpenter.sh/unregistered", Meaning.STARTS, "Karpenter registers it; that ends by itself", _KARPENTER
+        "karpenter.sh/unregistered", TaintMeaning.STARTS, "Karpenter registers it; that ends by itself", _KARPENTER
     ),
     KnownTaint(
-        "ToBeDeletedByClusterAutoscaler", Meaning.LEAVES, "the cluster autoscaler is about to remove it", _AUTOSCALER
+        "ToBeDeletedByClusterAutoscaler", TaintMeaning.LEAVES, "the autoscaler is about to remove it", _AUTOSCALER
     ),
     KnownTaint(
-        "DeletionCandidateOfClusterAutoscaler", Meaning.LEAVES, "the cluster autoscaler may remove it soon", _AUTOSCALER
+        "DeletionCandidateOfClusterAutoscaler", TaintMeaning.LEAVES, "the autoscaler may remove it soon", _AUTOSCALER
     ),
     KnownTaint(
         "aws-node-termination-handler/",
-        Meaning.LEAVES,
+        TaintMeaning.LEAVES,
         "AWS has announced an interruption of its instance",
         "aws/aws-node-termination-handler, pkg/node/node.go",
     ),
     KnownTaint(
         "node.cloudprovider.kubernetes.io/uninitialized",
-        Meaning.STARTS,
+        TaintMeaning.STARTS,
         "the cloud controller has not initialised it yet; that ends by itself",
         _KUBERNETES,
     ),
     KnownTaint(
-        "node.cloudprovider.kubernetes.io/shutdown", Meaning.LEAVES, "its instance was shut down", _KUBERNETES
+        "node.cloudprovider.kubernetes.io/shutdown", TaintMeaning.LEAVES, "its instance was shut down", _KUBERNETES
     ),
     KnownTaint(
         "ebs.csi.aws.com/agent-not-ready",
-        Meaning.STARTS,
+        TaintMeaning.STARTS,
         "the EBS CSI driver has not started on it yet, and removes the taint when it has",
-        "kubernetes-sigs/aws-ebs-csi-driver, docs/install.md",
+        "kubernetes-sigs/aws-ebs-csi-driver, its documentation",
     ),
     KnownTaint(
         "efs.csi.aws.com/agent-not-ready",
-        Meaning.STARTS,
+        TaintMeaning.STARTS,
         "the EFS CSI driver has not started on it yet, and removes the taint when it has",
-        "kubernetes-sigs/aws-efs-csi-driver, docs/README.md",
+        "kubernetes-sigs/aws-efs-csi-driver, its documentation",
     ),
     KnownTaint(
         "node.cilium.io/agent-not-ready",
-        Meaning.STARTS,
+        TaintMeaning.STARTS,
         "Cilium has not started on it yet, and removes the taint when it has",
         "https://docs.cilium.io/en/stable/installation/taints/",
     ),
     KnownTaint(
         "eks.amazonaws.com/compute-type",
-        Meaning.OTHERS,
+        TaintMeaning.OTHERS,
         "it is a node of EKS Fargate, which has no Neuron devices",
         "https://docs.aws.amazon.com/eks/latest/userguide/fargate.html",
     ),
-    KnownTaint("CriticalAddonsOnly", Meaning.OTHERS, "it is reserved for the cluster's own programs", _KUBERNETES),
+    KnownTaint("CriticalAddonsOnly", TaintMeaning.OTHERS, "it is reserved for the cluster's own programs", _KUBERNETES),
     KnownTaint(
-        "node-role.kubernetes.io/control-plane", Meaning.OTHERS, "it is reserved for the control plane", _KUBERNETES
+        "node-role.kubernetes.io/control-plane", TaintMeaning.OTHERS, "it is of the control plane", _KUBERNETES
     ),
     KnownTaint(
-        "node.kubernetes.io/out-of-service", Meaning.BROKEN, "an administrator has given it up", _KUBERNETES
+        "node.kubernetes.io/out-of-service", TaintMeaning.BROKEN, "an administrator has given it up", _KUBERNETES
     ),
     KnownTaint(
-        "node.kubernetes.io/unschedulable", Meaning.BROKEN, "it is cordoned", _KUBERNETES
+        "node.kubernetes.io/unschedulable", TaintMeaning.BROKEN, "it is cordoned", _KUBERNETES
     ),
-    KnownTaint("node.kubernetes.io/not-ready", Meaning.BROKEN, f"it is not Ready{_NOT_READY}", _KUBERNETES),
+    KnownTaint("node.kubernetes.io/not-ready", TaintMeaning.BROKEN, f"it is not Ready{_NOT_READY}", _KUBERNETES),
     KnownTaint(
-        "node.kubernetes.io/unreachable", Meaning.BROKEN, f"its kubelet does not answer{_NOT_READY}", _KUBERNETES
+        "node.kubernetes.io/unreachable", TaintMeaning.BROKEN, f"its kubelet does not answer{_NOT_READY}", _KUBERNETES
     ),
     KnownTaint(
-        "node.kubernetes.io/", Meaning.BROKEN, "its kubelet reports a fault; the taint ends with it", _KUBERNETES
+        "node.kubernetes.io/", TaintMeaning.BROKEN, "its kubelet reports a fault; the taint ends with it", _KUBERNETES
     ),
-    KnownTaint("nvidia.com/gpu", Meaning.OTHERS, "it is reserved for pods with GPUs", "NVIDIA/k8s-device-plugin"),
+    KnownTaint("nvidia.com/gpu", TaintMeaning.OTHERS, "it is reserved for pods with GPUs", "NVIDIA/k8s-device-plugin"),
 )  # fmt: skip
 """Rows for one value come before the row of their key, and a key before its prefix."""
 
@@ -156,13 +156,13 @@ def announces_removal(key: str) -> bool:
     The autoscaler's candidates are only watched, and most of them stay.
     """
     taint = known(key)
-    return taint is not None and taint.meaning is Meaning.LEAVES and key != "DeletionCandidateOfClusterAutoscaler"
+    return taint is not None and taint.meaning is TaintMeaning.LEAVES and key != "DeletionCandidateOfClusterAutoscaler"
 
 
 def may_be_tolerated(key: str, value: str = "") -> bool:
     """Return whether a pod with Neuron devices may tolerate a taint: it is there for such pods."""
     taint = known(key, value)
-    return taint is not None and taint.meaning is Meaning.NEURON
+    return taint is not None and taint.meaning is TaintMeaning.NEURON
 
 
 def text(key: str, value: str, effect: str) -> str:

@@ -12,7 +12,7 @@ from neuron_dra.ask.why import node as why_node
 from neuron_dra.ask.why import pod as why_pod
 from neuron_dra.ask.world.world import World
 from neuron_dra.core import taints
-from neuron_dra.core.taints import KNOWN, KnownTaint, Meaning
+from neuron_dra.core.taints import KNOWN, KnownTaint, TaintMeaning
 from neuron_dra.core.wire import Obj
 from tests.support import small_clusters as small
 
@@ -53,7 +53,9 @@ def test_why_explains_a_known_taint_and_lets_only_neuron_pods_tolerate_theirs(kn
     finding = about_pod(tainted(mark))
     assert f"{mark['key']}={mark['value']}:NoSchedule ({known.says})" in finding.text
     proposed = [change.text for change in finding.changes]
-    assert proposed == ([f"let the pod tolerate the taint {mark['key']}"] if known.meaning is Meaning.NEURON else [])
+    assert proposed == (
+        [f"let the pod tolerate the taint {mark['key']}"] if known.meaning is TaintMeaning.NEURON else []
+    )
     assert known.says in about_node(tainted(mark)).text
 
 
@@ -64,7 +66,7 @@ def test_unknown_taint_is_named_with_its_effect_and_nothing_is_proposed() -> Non
 
 
 @pytest.mark.parametrize(
-    "known", [known for known in KNOWN if known.meaning is Meaning.LEAVES], ids=lambda known: known.key
+    "known", [known for known in KNOWN if known.meaning is TaintMeaning.LEAVES], ids=lambda known: known.key
 )
 def test_node_that_goes_away_is_not_to_be_uncordoned(known: KnownTaint) -> None:
     items = tainted({**mark_of(known), "effect": "PreferNoSchedule"}, cordoned=True)

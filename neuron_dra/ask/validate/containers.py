@@ -19,39 +19,39 @@ DEVICES: Final = "/dev"
 """The host's folder with the files of all devices."""
 
 
-class _Security(ObjectView, frozen=True):
+class _ContainerSecurity(ObjectView, frozen=True):
     privileged: bool = False
 
 
-class _Mount(ObjectView, frozen=True):
+class _VolumeMount(ObjectView, frozen=True):
     name: str = ""
 
 
-class _Container(ObjectView, frozen=True):
+class _ExposedContainer(ObjectView, frozen=True):
     name: str = ""
-    security_context: _Security = _Security()
-    volume_mounts: tuple[_Mount, ...] = ()
+    security_context: _ContainerSecurity = _ContainerSecurity()
+    volume_mounts: tuple[_VolumeMount, ...] = ()
 
 
-class _HostPath(ObjectView, frozen=True):
+class _HostFolder(ObjectView, frozen=True):
     path: str = ""
 
 
-class _Volume(ObjectView, frozen=True):
+class _HostVolume(ObjectView, frozen=True):
     name: str = ""
-    host_path: _HostPath | None = None
+    host_path: _HostFolder | None = None
 
 
-class _Spec(ObjectView, frozen=True):
-    containers: tuple[_Container, ...] = ()
-    init_containers: tuple[_Container, ...] = ()
-    volumes: tuple[_Volume, ...] = ()
+class _ExposedSpec(ObjectView, frozen=True):
+    containers: tuple[_ExposedContainer, ...] = ()
+    init_containers: tuple[_ExposedContainer, ...] = ()
+    volumes: tuple[_HostVolume, ...] = ()
 
 
-class _Pod(ObjectView, frozen=True):
+class _ExposedPod(ObjectView, frozen=True):
     """The fields that decide which device files a container sees besides those of its claims."""
 
-    spec: _Spec = _Spec()
+    spec: _ExposedSpec = _ExposedSpec()
 
 
 def of_pod(objects: Snapshot, where: str, pod: Wire) -> Iterator[ManifestProblem]:
@@ -104,7 +104,7 @@ def _of_claim(
 
 def _beside_claims(where: str, pod: Wire) -> Iterator[ManifestProblem]:
     """Yield the containers that see device files which no claim gives them."""
-    spec = _Pod.of(pod).spec
+    spec = _ExposedPod.of(pod).spec
     folders = {}
     for volume in spec.volumes:
         path = volume.host_path.path.rstrip("/") if volume.host_path is not None else ""

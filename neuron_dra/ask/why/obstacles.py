@@ -20,7 +20,7 @@ from neuron_dra.ask.world.absent import AbsentDevices
 from neuron_dra.ask.world.blockers import HELD, NODE, ORDER, RESERVED, ROOM, TAINT, Blocked, Blockers
 from neuron_dra.ask.world.world import World, covers
 from neuron_dra.core import taints
-from neuron_dra.core.taints import Meaning
+from neuron_dra.core.taints import TaintMeaning
 from neuron_dra.core.wire import Wire
 from neuron_dra.simulate import model
 
@@ -204,7 +204,7 @@ def _admit(world: World, pod: Wire, blocked: Blocked) -> Iterator[ProposedChange
     seen, asked = KubeNodeView.of(node), PodView.of(pod).spec
     labels = seen.metadata.labels
     marks = [taints.known(taint.key, taint.value) for taint in seen.spec.taints]
-    if any(mark is not None and mark.meaning is Meaning.LEAVES for mark in marks):
+    if any(mark is not None and mark.meaning is TaintMeaning.LEAVES for mark in marks):
         return  # whatever starts there ends soon
     if seen.spec.unschedulable:
         left = [msgspec.to_builtins(taint) for taint in seen.spec.taints if taint.key != CORDON]
