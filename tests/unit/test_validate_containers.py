@@ -69,7 +69,7 @@ def test_folder_that_no_container_mounts_shows_nothing() -> None:
 
 
 def test_privileged_container_sees_all_devices() -> None:
-    privileged = {"securityContext": {"privileged": True}}
+    privileged: Any = {"securityContext": {"privileged": True}}
     assert problems(pod({"name": "neurons"}, **privileged)) == [("SeesAllDevices", True)]
     without_claims = small.pod("train")
     without_claims["spec"]["containers"][0].update(privileged)
