@@ -47,10 +47,10 @@ PERIODIC: Final = (
 )
 
 
-def waiting_pod(number: int, size_bytes: int) -> Obj:
-    """A pod that asks for a number of devices that no node serves, and for the template of a workload."""
+def waiting_pod(number: int, size_bytes: int, *, is_served: bool = False) -> Obj:
+    """A pod that asks for a number of devices, which no node serves, and for the template of a workload."""
     refused = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/8 nodes"}
-    limits = {sizes.resource_name(sizes.DEVICE, 7): "1"}
+    limits = {} if is_served else {sizes.resource_name(sizes.DEVICE, 7): "1"}
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -65,24 +65,42 @@ def waiting_pod(number: int, size_bytes: int) -> Obj:
     }
 
 
-def sent_in_an_hour(monkeypatch: pytest.MonkeyPatch, pods: int, *, change: bool) -> Mapping[str, int]:
-    """Return how often the programs sent each request; `change`: a user creates a workload."""
+@dataclass(frozen=True, slots=True)
+class WaitingPods:
+    """`unserved` of them ask for a number that no node serves, so each has an Event."""
+
+    number: int
+    unserved: int
+    size_bytes: int
+
+
+FEW: Final = WaitingPods(20, 20, 10 * 1024)
+MANY: Final = WaitingPods(10_000, 20, 16)
+"""How large the pods are is for `test_pod_memory`: here it only takes time."""
+
+
+def sent_in_an_hour(monkeypatch: pytest.MonkeyPatch, pods: WaitingPods, *, change: bool) -> Mapping[str, int]:
+    """Return how often the programs sent each request, a list of several pages once.
+
+    `change`: a user creates a workload.
+    """
     sent: Counter[str] = Counter()
     is_counting = False
     send = Line._send
 
-    async def counted(self: Line, method: str, path: str, *rest: Any, **more: Any) -> bytes:
-        if is_counting and (self.name.startswith("controller") or self.name == WATCHER):
+    async def counted(self: Line, method: str, path: str, params: Any, *rest: Any, **more: Any) -> bytes:
+        is_another_page = "continue" in (params or {})
+        if is_counting and not is_another_page and (self.name.startswith("controller") or self.name == WATCHER):
             sent[f"{self.name} {method} {path}"] += 1
-        return await send(self, method, path, *rest, **more)
+        return await send(self, method, path, params, *rest, **more)
 
     async def drive(fleet: Fleet, steps: int) -> None:
         nonlocal is_counting
         schedule = Schedule(fleet)
         await schedule.begin()
         assert fleet.api is not None
-        for number in range(pods):
-            fleet.api.create(waiting_pod(number, 10 * 1024))
+        for number in range(pods.number):
+            fleet.api.create(waiting_pod(number, pods.size_bytes, is_served=number >= pods.unserved))
         held = await fleet.submit("held", 4, 1, "NoOp", "held-rct")
         assert held is not None
         fleet.start_job(held)
@@ -92,7 +110,8 @@ def sent_in_an_hour(monkeypatch: pytest.MonkeyPatch, pods: int, *, change: bool)
         watcher = LimitsWatcher(settings, KubeConfig("line:"), client=fleet.line(WATCHER), clock=fleet.clock.now)
         task = asyncio.create_task(watcher.run())
         await fleet.sleep(QUIET_S)
-        assert len([each for each in fleet.api.objects("events") if each["reason"] == "NeuronNumberNotServed"]) == pods
+        told = [each for each in fleet.api.objects("events") if each["reason"] == "NeuronNumberNotServed"]
+        assert len(told) == pods.unserved
         is_counting = True
         if change:
             await fleet.submit("more", 2, 1)
@@ -118,15 +137,17 @@ def beyond(sent: Mapping[str, int]) -> list[str]:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("pods", [20, pytest.param(10_000, marks=pytest.mark.long)])
-def test_idle_programs_send_what_the_table_has(monkeypatch: pytest.MonkeyPatch, pods: int) -> None:
+@pytest.mark.parametrize("pods", [FEW, MANY], ids=["few", "many"])
+def test_idle_programs_send_what_the_table_has(monkeypatch: pytest.MonkeyPatch, pods: WaitingPods) -> None:
     sent = sent_in_an_hour(monkeypatch, pods, change=False)
     assert beyond(sent) == []
-    assert sum(times for request, times in sent.items() if "PATCH" in request) == 2 * pods  # each Event, twice an hour
+    events = sum(times for request, times in sent.items() if "PATCH" in request)
+    assert events == 2 * pods.unserved  # each Event, twice an hour
 
 
 def test_change_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """The control."""
     assert any(
-        "neuronultraserverworkloads/more" in each for each in beyond(sent_in_an_hour(monkeypatch, 1, change=True))
+        "neuronultraserverworkloads/more" in each
+        for each in beyond(sent_in_an_hour(monkeypatch, WaitingPods(1, 1, 16), change=True))
     )

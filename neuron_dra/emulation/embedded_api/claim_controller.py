@@ -32,6 +32,7 @@ class ClaimController:
         self._templates = store.registry.named("resourceclaimtemplates")
         self._users: defaultdict[tuple[str, str], set[str]] = defaultdict(set)  # names of pods, by claim
         self._generated: defaultdict[str, set[str]] = defaultdict(set)  # names of claims, by UID of their pod
+        self._warned: dict[tuple[str, str], str] = {}  # names of Events, by UID of their pod and message
 
     def __call__(self, event: Event) -> None:
         namespace = event.obj["metadata"].get("namespace", "")
@@ -156,9 +157,9 @@ class ClaimController:
             "name": meta["name"],
             "uid": meta["uid"],
         }
-        for event in self._store.list(events, meta["namespace"]):
-            if (event["involvedObject"].get("uid"), event.get("message")) == (meta["uid"], message):
-                return
+        warned = self._warned.get((meta["uid"], message), "")
+        if warned and self._store.find(events, meta["namespace"], warned) is not None:
+            return
         now = self._store.timestamp()
         body = {
             "metadata": {"generateName": f"{meta['name']}."},
@@ -171,7 +172,8 @@ class ClaimController:
             "lastTimestamp": now,
             "count": 1,
         }
-        self._store.create(events, meta["namespace"], body)
+        event = self._store.create(events, meta["namespace"], body)
+        self._warned[meta["uid"], message] = event["metadata"]["name"]
 
     # Claims
 

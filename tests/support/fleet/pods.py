@@ -149,6 +149,7 @@ class Pods:
         self.pods = Reflector(client, PODS, on_change=self._wake.set)
         self.claims = Reflector(client, RESOURCE_CLAIMS, on_change=self._wake.set)
         self.jobs: dict[str, Job] = {}
+        self._pods_of_jobs: dict[str, list[Obj]] = {}
         self.running: dict[str, Container] = {}
         self.refused: dict[str, str] = {}  # by pod UID: the plugin's last error
         self.on_start: Callable[[Container], None] = lambda container: None
@@ -195,11 +196,12 @@ class Pods:
         return self._by_job().get(job.name, [])
 
     def _by_job(self) -> dict[str, list[Obj]]:
-        """The pods of each job, in the order of their names."""
-        found: dict[str, list[Obj]] = {}
-        for pod in sorted(self.pods.items.values(), key=lambda pod: str(pod["metadata"]["name"])):
-            found.setdefault((pod["metadata"].get("labels") or {}).get("job", ""), []).append(pod)
-        return found
+        """The pods of each job, in the order of their names; found again only after a change."""
+        if self.pods.take_touched():
+            self._pods_of_jobs = {}
+            for pod in sorted(self.pods.items.values(), key=lambda pod: str(pod["metadata"]["name"])):
+                self._pods_of_jobs.setdefault((pod["metadata"].get("labels") or {}).get("job", ""), []).append(pod)
+        return self._pods_of_jobs
 
     async def delete(self, pod: Obj, *, now: bool = False) -> None:
         """Delete a pod; `now`: by force. One that is gone is no error. Raises ApiError."""
