@@ -156,6 +156,11 @@ class Line(KubeClient):
         """The open watches."""
         return tuple(self._watches)
 
+    @property
+    def hears_at_once(self) -> bool:
+        """True if its watches show changes without delay."""
+        return self.lag_s[1] <= WATCH_LAG_S[1] and not any(watch.is_silent for watch in self._watches)
+
     def break_watches(self) -> int:
         """Break the connections of all watches; return how many."""
         for watch in self._watches:

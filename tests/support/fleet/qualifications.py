@@ -10,7 +10,6 @@ from neuron_dra.core.wire import Obj, Wire
 from neuron_dra.kube.requests import NEURON_QUALIFICATIONS, NEURON_WORKLOADS, PODS
 from tests.support.fleet import spares
 from tests.support.fleet.mix import Actor
-from tests.support.fleet.network import WATCH_LAG_S
 from tests.support.fleet.nodes import MODES
 from tests.support.fleet.programs import FLOOR, KINDS, LASTS_S, ProgramsOfTests
 from tests.support.fleet.view import place, state
@@ -136,7 +135,7 @@ def is_quiet(fleet: Fleet) -> bool:
     """Return True if nothing is wrong, and nobody else uses nodes."""
     there = fleet.nodes.values()
     nodes = all(node.healthy and node.schedulable and not node.reported and node.modes == MODES for node in there)
-    lines = all(line.up and line.lag_s <= WATCH_LAG_S and line.storm is None for line in fleet.lines if not line.dead)
+    lines = all(line.up and line.hears_at_once and line.storm is None for line in fleet.lines if not line.dead)
     users = [*fleet.workloads(), *fleet.workloads(leaving=True)]
     users += [dict(pod) for pod in fleet.view.all("pods") if pod["metadata"]["namespace"] != NAMESPACE]
     return nodes and lines and not users and any(replica.leads for replica in fleet.replicas)

@@ -15,7 +15,6 @@ from neuron_dra.core.ultraserver import NAMESPACE as ULTRASERVERS
 from neuron_dra.core.ultraserver import Phase, object_name
 from neuron_dra.core.wire import Wire
 from tests.support.fleet.known import Known
-from tests.support.fleet.network import WATCH_LAG_S
 from tests.support.fleet.nodes import MODES, FleetNode
 from tests.support.fleet.view import Held, View, condition, is_test, workload_uid
 
@@ -128,7 +127,7 @@ class YieldTime:
         self._leader = leaders[0] if leaders else None
         lines = [replica.line for replica in fleet.replicas if replica.leads and replica.line is not None]
         quiet = all(
-            line.storm is None and line.deadly is None and line.lag_s <= WATCH_LAG_S and line._running.is_set()
+            line.storm is None and line.deadly is None and line.hears_at_once and line._running.is_set()
             for line in lines
         )
         broken = sum(not node.healthy or node.reported for node in fleet.nodes.values())
@@ -169,7 +168,7 @@ class YieldTime:
 
     def _is_well(self, node: FleetNode) -> bool:
         line = node.line
-        lags = line is None or line.storm is not None or line.lag_s > WATCH_LAG_S
+        lags = line is None or line.storm is not None or not line.hears_at_once
         reported = node.was_reported(self._fleet.clock.now())
         well = node.healthy and node.ready and node.modes == MODES and node.schedulable and node.tags_its_devices
         return well and not (lags or reported or node.adopted or node.block_end is not None)
