@@ -299,6 +299,7 @@ class Row:
     ends: str
     since: int = 0  # the first minor version of Kubernetes in which the request is a valid one
     query: Mapping[str, str] = field(default_factory=dict)
+    is_session: bool = False  # such as exec
 
     @property
     def text(self) -> str:
@@ -315,8 +316,9 @@ def patches(path: str, body: Obj, ends: str, *users: User) -> list[Row]:
 
 
 def connects(path: str, ends: str, *users: User, **query: str) -> list[Row]:
-    """Open a session in a pod. The API server asks the policies before it looks for the pod's node."""
-    return [Row(user, verb, path, None, ends, query=query) for user in users for verb in ("GET", "POST")]
+    """Open a session in a pod. The API server asks the policies before it looks for the pod's node, which has none."""
+    verbs = ("GET", "POST")
+    return [Row(user, verb, path, None, ends, query=query, is_session=True) for user in users for verb in verbs]
 
 
 def deletes(path: str, ends: str, *users: User) -> list[Row]:

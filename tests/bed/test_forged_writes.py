@@ -67,7 +67,8 @@ class Api:
 
     def attempt(self, row: Row) -> tuple[int, Obj]:
         apply = {"fieldManager": "f"} if row.verb == "APPLY" else {}
-        path = f"{row.path}?{urlencode({'dryRun': 'All', **apply, **row.query})}"
+        dry_run = {} if row.is_session else {"dryRun": "All"}  # the API server refuses dry runs of sessions
+        path = f"{row.path}?{urlencode({**dry_run, **apply, **row.query})}"
         method, kind = {"PATCH": ("PATCH", MERGE), "APPLY": ("PATCH", APPLY)}.get(row.verb, (row.verb, ""))
         return self.ask(row.who, method, path, row.body, kind)
 
