@@ -122,8 +122,7 @@ class Controller:
                 queues,
             )
             for look in looks:
-                may = reconciler.is_current
-                self._beside.append(Beside(look, caches.index, may, self._timing.passes, self._clock))
+                self._beside.append(self._beside_plans(look, caches, reconciler))
             async with asyncio.TaskGroup() as group:
                 watches = caches.watches() | watches
                 tasks = [group.create_task(run(), name=f"watch {name}") for name, run in watches.items()]
@@ -159,6 +158,13 @@ class Controller:
             block_annotation=self._settings.block_annotation,
             clock=self._clock,
         )
+
+    def _beside_plans(self, look: Look, caches: Caches[FleetIndex], reconciler: Reconciler) -> Beside:
+        may = reconciler.is_current
+        beside = Beside(look, caches.index, may, self._timing.passes, self._clock)
+        if isinstance(look, Qualifications):
+            reconciler.on_waiting = beside.changed.set
+        return beside
 
     def _jobs(
         self, caches: Caches[FleetIndex], applier: Applier, watches: JobWatches, events: EventRecorder

@@ -113,6 +113,8 @@ class Reconciler:
         self._turns: Mapping[tuple[str, str], Turn] = {}  # of the last plan
         self.waiting = WaitingWorkloads()
         """Who waits, by the last plan."""
+        self.on_waiting: Callable[[], None] = lambda: None
+        """Called when others wait for nodes than in the plan before: tests of UltraServers yield to them."""
         self.kept = NOTHING_KEPT
         """What the last plan has left to the next one."""
         self.changed = asyncio.Event()
@@ -282,7 +284,10 @@ class Reconciler:
         index, known = self._caches.index(), self.known(now)
         with self._caches.pinned():
             plan = await self._in_slices(planning.steps(index, now, self._limits, known, self.kept))
+        others_wait = plan.waiting.for_nodes.keys() != self.waiting.for_nodes.keys()
         self.kept, self._turns, self.waiting = plan.kept, plan.turns, plan.waiting
+        if others_wait:
+            self.on_waiting()
         self._errors.report(plan.errors)
         self._metrics.unreadable(self._caches.unreadable)
         self._metrics.planned(time.perf_counter() - started, index, plan, now, self._limits.spares)

@@ -22,9 +22,9 @@ from controller.timing import QualifyTiming
 from neuron_dra.core.qualification import NAMESPACE
 from neuron_dra.core.ultraserver import object_name
 from neuron_dra.core.wire import Obj
-from neuron_dra.kube.requests import NEURON_QUALIFICATIONS, NODES
+from neuron_dra.kube.requests import NEURON_QUALIFICATIONS, NEURON_WORKLOADS, NODES
 from tests.support.fleet import programs, qualifications
-from tests.support.fleet.fleet import Fleet
+from tests.support.fleet.fleet import USERS, Fleet
 from tests.support.fleet.nodes import BROKEN_MODES
 from tests.support.fleet.run import run
 from tests.support.fleet.schedule import Schedule
@@ -313,6 +313,30 @@ def reason_of(fleet: Fleet) -> Any:
 def started(fleet: Fleet) -> int:
     """Return how many pods of tests have started."""
     return len([line for line in fleet.trace.lines if f"container of {NAMESPACE}/" in line])
+
+
+def test_tests_end_as_soon_as_a_plan_finds_that_somebody_waits() -> None:
+    """4.02: the next look at tests came up to a second later, because only changes of objects began one."""
+
+    async def story(schedule: Schedule) -> None:
+        fleet = schedule.fleet
+        fleet.programs.lasts_s = (300.0, 300.0)
+        await qualifications.begin(schedule, topologySize=4, maxGroups=64, timeout="1h")
+        await until(fleet, lambda: len(qualifications.tests(schedule)) == 2, 60)
+        await fleet.sleep(30.0)
+        waits_s = []
+        for number in range(4):
+            await fleet.submit(f"waits-{number}", 4, 1)
+            began = fleet.clock.elapsed
+            while len(qualifications.tests(schedule)) == 2:
+                await fleet.sleep(0.05)
+            waits_s.append(fleet.clock.elapsed - began)
+            await fleet.remove(NEURON_WORKLOADS, USERS, f"waits-{number}")
+            await until(fleet, lambda: len(qualifications.tests(schedule)) == 2, 200)
+            await fleet.sleep(30.3)
+        assert max(waits_s) < 0.5, waits_s
+
+    told(story)
 
 
 def test_job_without_a_claim_to_spares_ends_no_test_on_them() -> None:
