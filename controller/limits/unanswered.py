@@ -112,6 +112,9 @@ class Observed:
             known = self.last.get(uid)
             if pod.condition and (known is None or known.condition != pod.condition):
                 self.signs[pod.scheduler] = now
+        # Other signs are older than the next pod of their scheduler, and tenants choose its name.
+        named = {pod.scheduler for pod in by_uid.values()}
+        self.signs = {scheduler: at for scheduler, at in self.signs.items() if scheduler in named}
         refused = [uid for uid, pod in by_uid.items() if pod.is_refused]
         self.seen = {uid: self.seen.get(uid, now) for uid in by_uid}
         self.refused = {uid: self.refused.get(uid, now) for uid in refused}

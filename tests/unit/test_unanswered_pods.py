@@ -61,6 +61,17 @@ def test_old_names_without_a_device_plugin_are_told_after_ten_seconds() -> None:
     assert "neuron.aws.com/rewrite-limits=true" in remark.text
 
 
+def test_signs_of_schedulers_that_no_pod_names_are_forgotten() -> None:
+    """4.02: a tenant that names another scheduler in each pod grew the watcher without end."""
+    observed = Observed()
+    for number in range(100):
+        observed.follow(seen(pod("brief", CORE, scheduler=f"scheduler-{number}", condition="Unschedulable")), number)
+    observed.follow(seen(pod("seed", CORE)), 100)
+    assert observed.signs == {}
+    observed.follow(seen(pod("seed", CORE), pod("other", condition="Unschedulable")), 110)
+    assert observed.signs == {"my-scheduler": 110}  # the control
+
+
 @pytest.mark.parametrize(
     "other",
     [
