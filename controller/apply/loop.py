@@ -11,7 +11,6 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, Protocol, cast
 
-from controller.apply import batches, budget
 from controller.apply.beside import Look, next_change
 from controller.apply.errors import Errors
 from controller.apply.fence import EndedTerm
@@ -20,16 +19,7 @@ from controller.apply.requests import Applier
 from controller.apply.room_looks import RoomLooks
 from controller.apply.status_throttle import StatusThrottle
 from controller.apply.writes import Writes
-from controller.decisions.actions import (
-    NOTHING_KEPT,
-    Action,
-    DeleteTemplate,
-    Evict,
-    Plan,
-    SetFinalizers,
-    SetUltraServerFinalizers,
-    WaitingWorkloads,
-)
+from controller.decisions.actions import NOTHING_KEPT, Evict, Plan, SetUltraServerFinalizers, WaitingWorkloads
 from controller.fleet.fleet_index import FleetIndex
 from controller.metrics import Metrics
 from controller.observe.caches import Caches, wall_clock
@@ -43,8 +33,6 @@ from neuron_dra.errors import ApiError
 
 log = logging.getLogger(__name__)
 
-FIRST_STEPS: Final = (SetFinalizers, SetUltraServerFinalizers, DeleteTemplate)
-"""Writes after which the next plan has another one for the same object. It only waits for their answers."""
 BUSY_PASSES: Final = 50  # consecutive passes with writes: another program reverts them
 
 
@@ -67,8 +55,12 @@ class Admissions(Look, Protocol):
     def doubt(self) -> None:
         """Note that a write of reservations had no answer."""
 
-    def leave_to_the_plan(self, rejected: frozenset[str], beyond_limit: frozenset[str]) -> None:
-        """Write nothing into the status of workloads, by UID, whose status the server rejected.
+    @property
+    def written(self) -> frozenset[str]:
+        """The UIDs of the workloads whose status it is writing."""
+
+    def leave_to_the_plan(self, left: frozenset[str], beyond_limit: frozenset[str]) -> None:
+        """Write nothing into the status of workloads, by UID, that the plan writes, or the server has rejected.
 
         Ask for no quota for those beyond the limit of waiting workloads.
         """
@@ -100,12 +92,11 @@ class Reconciler:
         self._crd_s = timing.writes.crd_s
         self._clock = clock
         self._throttle = StatusThrottle(timing.writes)
-        self._writes = Writes(caches, applier, metrics, self._throttle, timing.writes)
+        self._writes = Writes(caches, applier, metrics, self._throttle, timing.writes, clock)
         applier.on_eviction = applier.refusals.on_eviction = applier.pod_looks.on_eviction = metrics.evicted
         applier.schemas.on_change = metrics.crd_outdated
         self._room = RoomLooks(timing.room, limits.spares)
         self._term = self._tenure = 0  # when everything was listed
-        self._left = False  # the last pass left writes to the next one
         self._progress: float | None = None  # when the running pass last made progress, by the loop's clock
         self._passed_at = datetime.datetime.min.replace(tzinfo=datetime.UTC)
         self._errors = Errors("an object could not be planned")
@@ -144,6 +135,7 @@ class Reconciler:
             self._metrics.leading(True)
             try:
                 self._progressed()
+                was_idle = self._applier.sender.is_idle
                 plan, waiting = await self._pass()
             except EndedTerm:
                 log.info("the plan was abandoned: its term of leadership has ended")
@@ -155,14 +147,14 @@ class Reconciler:
                 continue
             finally:
                 self._progress = None
-            again = any(not isinstance(action, Evict) for action in plan.actions) and not self._left
-            busy = busy + 1 if again else 0
+            busy = busy + 1 if was_idle and (plan.actions or self._writes.wished) else 0
             if self._writes.server_unavailable:
                 wait_s = next(waits)
                 continue
             waits = backoff.delays(*self._timing.retry_s, random.random)
             wait_s = self._next(plan, waiting)
-            if any(isinstance(action, FIRST_STEPS) for action in plan.actions):
+            if any(isinstance(action, SetUltraServerFinalizers) for action in plan.actions):
+                # The next plan has another write of the same object.
                 gather_s = 0.0
             if self._planned_blocked != self._applier.blocked_evictions:
                 self._planned_blocked = dict(self._applier.blocked_evictions)
@@ -191,14 +183,16 @@ class Reconciler:
         # Before the plan, which orders by them.
         classes = await self._applier.priorities.look(self._caches.index(), now)
         plan = await self._plan(now)
-        if plan.handed_over:
+        handed_over = replace(plan, actions=self._writes.unsent(plan.actions)).handed_over
+        if handed_over:
             # The watch of claims may lag behind that of slices: read the claims on these nodes again.
-            await self._caches.reread_claims(plan.handed_over)
+            await self._caches.reread_claims(handed_over)
             plan = await self._plan(now)
         plan = self._throttle.without_deferrable(plan, now)
         self._writes.begin(plan.actions, now)
-        actions, self._left = budget.within(plan.actions, self._writes.waits)
-        await batches.perform(actions, self._make, self._applier.fence.passes, self._writes.waits)
+        await self._writes.make_ultraservers(plan.actions, self._progressed)
+        written = frozenset() if self._queues is None else self._queues.written
+        self._writes.wish_others(plan.actions, written)
         self._applier.keep_blocked({action.uid for action in plan.actions if isinstance(action, Evict)})
         due = replace(plan, actions=tuple(self._writes.attempted))
         moments = [
@@ -214,7 +208,9 @@ class Reconciler:
         if self._queues is not None:
             if self._writes.unanswered:
                 self._queues.doubt()
-            self._queues.leave_to_the_plan(self._writes.rejected_statuses(plan.actions), plan.beyond_limit)
+            left = self._writes.rejected_statuses(plan.actions) | self._writes.wished
+            left |= self._applier.sender.in_flight()
+            self._queues.leave_to_the_plan(left, plan.beyond_limit)
             moments.append(await self._queues.look(self._caches.index(), now))
             self._progressed()
         return due, min((each for each in moments if each is not None), default=None)
@@ -241,12 +237,6 @@ class Reconciler:
     def _was_set_back(self, now: datetime.datetime) -> bool:
         """Return True if the clock shows much less than in the last pass."""
         return now + datetime.timedelta(seconds=self._timing.set_back_s) < self._passed_at
-
-    async def _make(self, action: Action) -> bool:
-        """Make one write of the pass and return whether it succeeded."""
-        made = await self._writes.make(action)
-        self._progressed()
-        return made
 
     def is_current(self) -> bool:
         """Return True if this process leads, and has listed all objects since its term began."""
@@ -326,7 +316,7 @@ class Reconciler:
         """Return for how many seconds the plan holds, given when waiting writes are due; None until a change."""
         if self._applier.schemas.problems:
             return self._crd_s
-        if any(not isinstance(action, Evict) for action in plan.actions):
+        if plan.actions:
             return 0.0
         moments = [moment for moment in (plan.recheck, waiting) if moment is not None]
         now = self._clock()

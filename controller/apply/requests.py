@@ -10,12 +10,13 @@ from typing import Any, Final, Literal
 from controller.apply import rejections
 from controller.apply.claim_pods import ClaimPods
 from controller.apply.fence import Fence, unelected
+from controller.apply.outbox import Answer
 from controller.apply.pod_checks import PodLooks
 from controller.apply.priorities import Priorities
 from controller.apply.refused_pod_eviction import Refusals
 from controller.apply.rendezvous_service import RendezvousServices
 from controller.apply.schema_check import Schemas
-from controller.apply.sender import Sender
+from controller.apply.sender import Sender, answer_of
 from controller.decisions.actions import (
     Action,
     CreateTemplate,
@@ -37,7 +38,7 @@ from controller.plan import block_end
 from controller.plan.expiry import SOON
 from controller.timing import Timing
 from neuron_dra.core.ultraserver import NAMESPACE
-from neuron_dra.errors import Conflict, Forbidden, Invalid, NotFound, TooManyRequests, Unavailable
+from neuron_dra.errors import ApiError, Conflict, Forbidden, Invalid, NotFound, TooManyRequests, Unavailable
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.events import EventRecorder, reference
 from neuron_dra.kube.objects import MALFORMED
@@ -53,6 +54,8 @@ from neuron_dra.kube.requests import (
 log = logging.getLogger(__name__)
 
 
+READ_AGAIN: Final = (SetFinalizers, CreateTemplate, DeleteTemplate, WriteWorkloadStatus)
+"""The writes after which, if they had no answer, the object is read before the next one. Others may be repeated."""
 PODS_TOLD_AT_MOST: Final = 256
 """The pods of a workload that get an Event before the end of a capacity block; the others find it at the workload."""
 
@@ -89,9 +92,12 @@ class Applier:
         for each in (self.sender, self.schemas, self.priorities, *looks):
             each.end_waits()
 
-    async def perform(self, action: Action, now: datetime.datetime) -> None:
-        """Make one write. Raises ApiError; Conflict and NotFound mean that the plan is out of date."""
-        self.fence.check()
+    async def perform(self, action: Action, now: datetime.datetime, term: int | None = None) -> None:
+        """Make one write that was decided in `term`, by default that of the pass.
+
+        Raises ApiError; Conflict and NotFound mean that the plan is out of date.
+        """
+        self.fence.check(term)
         match action:
             case CreateUltraServer(body=body):
                 await self._create_ultraserver(body)
@@ -104,6 +110,7 @@ class Applier:
                 if action.finalizers is not None:
                     version = await self._write_finalizers(name, version, action.finalizers)
                 patch = _guarded(version, {"status": _replacing(before, status)})
+                self.fence.check(term)  # again: this action may be two writes
                 await self._patch(self._caches.ultraservers, NEURON_ULTRASERVERS, NAMESPACE, name, patch, "status")
             case SetUltraServerFinalizers(name=name, version=version, finalizers=finalizers):
                 await self._write_finalizers(name, version, finalizers)
@@ -140,7 +147,6 @@ class Applier:
         ours = resource in (NEURON_ULTRASERVERS, NEURON_WORKLOADS)
         if ours and not always:
             self.schemas.refuse(resource)
-        self.fence.check()  # again: an action may be two writes
         stored = await self._client.patch(resource, namespace, name, patch, subresource)
         _remember(cache, namespace, name, stored)
         if not stored["metadata"].get("finalizers") and stored["metadata"].get("deletionTimestamp"):
@@ -232,6 +238,32 @@ class Applier:
         else:
             self.blocked_evictions.pop(action.uid, None)
             self.on_eviction("evicted")
+
+    async def read_again(self, action: Action) -> Answer:
+        """Put what is stored of the object of an action into its cache: a write of it had no answer."""
+        resource, cache = CLAIM_TEMPLATES, self._caches.templates
+        match action:
+            case CreateTemplate(body=body):
+                namespace, name = body["metadata"]["namespace"], body["metadata"]["name"]
+            case DeleteTemplate(namespace=namespace, name=name):
+                pass
+            case SetFinalizers(namespace=namespace, name=name) | WriteWorkloadStatus(namespace=namespace, name=name):
+                resource, cache = NEURON_WORKLOADS, self._caches.workloads
+            case _:
+                raise TypeError(f"{type(action).__name__} may be repeated")
+        try:
+            # Not a GET, which older ClusterRoles do not allow.
+            async for page in self._client.list(resource, namespace, fieldSelector=f"metadata.name={name}"):
+                for raw in page.items:
+                    cache.remember_raw(raw)
+        except ApiError as err:
+            return answer_of(err)
+        except MALFORMED as err:
+            log.warning(
+                "an object could not be read again", extra={"object": f"{namespace}/{name}", "error": repr(err)}
+            )
+            return Answer.NONE
+        return Answer.DECIDED
 
     def tell_rejected(self, action: Action, err: Forbidden | Invalid, now: datetime.datetime) -> None:
         """Post an Event about a write that was rejected, unless a condition says it (`rejections`)."""

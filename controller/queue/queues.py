@@ -91,7 +91,7 @@ class Queues:
         self._unsettled: set[str] = set()  # UIDs of workloads for which a write had no answer
         self._stale = False  # another replica may have changed Kueue's Workloads
         self._listing: asyncio.Event | None = None  # it is set at the end of the list in progress
-        self._rejected: frozenset[str] = frozenset()
+        self._left: frozenset[str] = frozenset()
         self._beyond_limit: frozenset[str] = frozenset()
         self._doubted = False  # a write of reservations had no answer
         self._told: EventTurns[str] = EventTurns()  # by UID of the workload
@@ -113,13 +113,18 @@ class Queues:
         """Note that a write of reservations had no answer: they may exist although the caches do not show them."""
         self._doubted = True
 
-    def leave_to_the_plan(self, rejected: frozenset[str], beyond_limit: frozenset[str]) -> None:
-        """Write nothing into the status of workloads, by UID, whose status the server rejected: the plan tries it.
+    @property
+    def written(self) -> frozenset[str]:
+        """The UIDs of the workloads whose status is being written."""
+        return frozenset(uid for uid, write in self._sent.items() if isinstance(write, RecordQueue))
+
+    def leave_to_the_plan(self, left: frozenset[str], beyond_limit: frozenset[str]) -> None:
+        """Write nothing into the status of workloads, by UID, that the plan writes, or that the server has rejected.
 
         Ask for no quota for those beyond the limit of waiting workloads: each Workload of Kueue takes memory, too.
         """
-        self._moved |= (self._rejected ^ rejected) | (self._beyond_limit ^ beyond_limit)
-        self._rejected, self._beyond_limit = rejected, beyond_limit
+        self._moved |= (self._left ^ left) | (self._beyond_limit ^ beyond_limit)
+        self._left, self._beyond_limit = left, beyond_limit
 
     async def relist(self, now: datetime.datetime) -> None:
         """Begin to read Kueue's Workloads again, for a new leader, and wait a moment for the result.
@@ -230,7 +235,7 @@ class Queues:
         if write is None:
             self._attempts.done(uid)
             return
-        left = isinstance(write, RecordQueue) and uid in self._rejected
+        left = isinstance(write, RecordQueue) and uid in self._left
         left = left or (isinstance(write, CreateKueueWorkload) and uid in self._beyond_limit)
         if left or uid in self._sent or uid in self._unsettled or uid in unreadable:
             return
