@@ -60,6 +60,7 @@ class Wish:
 class Request:
     """What is in flight: a wish, or the read of its object, if `reads`."""
 
+    decider: str
     wish: Wish
     term: int
     sent_s: float
@@ -195,7 +196,7 @@ class Outbox:
             if namespace in namespaces:
                 namespaces[namespace] = namespaces.pop(namespace)
             reads = wish.object in self._unsettled and wish.read is not None
-            request = self._in_flight[wish.object] = Request(wish, self._term, now_s, reads)
+            request = self._in_flight[wish.object] = Request(key[0], wish, self._term, now_s, reads)
             return request
         return None
 
@@ -244,9 +245,10 @@ class Outbox:
             moments.append(self._client.until_s)
         return min((moment for moment in moments if moment > now_s), default=None)
 
-    def has_young(self, now_s: float) -> bool:
-        """Return True if a request is in flight that is about to be answered."""
-        return any(self._young(now_s))
+    def has_young(self, decider: str, now_s: float) -> bool:
+        """Return True if a request of a decider is in flight that is about to be answered."""
+        deciders = (each.decider == decider for each in self._in_flight.values())
+        return any(itertools.compress(deciders, self._young(now_s)))
 
     @property
     def is_idle(self) -> bool:

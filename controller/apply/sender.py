@@ -23,7 +23,7 @@ class Sender:
         self._outbox = Outbox(timing.slow_s, timing.retry_s, random.random)
         self._changed = asyncio.Event()
         self.on_answer: Callable[[bool], None] = lambda at_once: None
-        """Called after an answer with news; True if no other answer is about to follow."""
+        """Called after an answer with news; True if no other one for the same decider is about to follow."""
 
     def decide(self, decider: str, wishes: Iterable[Wish]) -> None:
         """Replace what a decider wished and what was not sent, in the term of the pass."""
@@ -93,7 +93,7 @@ class Sender:
             self._outbox.answered(request, answer, now_s)
             self._changed.set()
             if answer is not Answer.NO_NEWS:
-                self.on_answer(not self._outbox.has_young(now_s))
+                self.on_answer(not self._outbox.has_young(request.decider, now_s))
 
 
 def answer_of(err: Exception) -> Answer:
