@@ -145,7 +145,7 @@ class PodLooks:
                     claim = await self._client.read(RESOURCE_CLAIMS, workload.namespace, name)
                     if pod_start.is_of_former(claim, workload):
                         about = "FormerClaimEvicted", pod_start.former_message(workload)
-                        self._sender.check(term)
+                        self._sender.fence.check(term)
                         evicted = await evict(self._client, self._events, pod, *about, now)
                         self.on_eviction("evicted" if evicted else "refused")
 

@@ -62,7 +62,7 @@ class Refusals:
                 self._looks[suspect.uid] = Tries(0, until)
             else:
                 about = "RefusedPodEvicted", event_message(pod, suspect)
-                self._sender.check(term)
+                self._sender.fence.check(term)
                 evicted = await evict(self._client, self._events, pod, *about, now)
                 self.on_eviction("evicted" if evicted else "refused")
         except (NotFound, Conflict):

@@ -77,10 +77,10 @@ class RendezvousServices:
     def look(self, meetings: Sequence[Meeting], now: datetime.datetime) -> datetime.datetime | None:
         """Let the Services that are due be updated; return when the next one is due."""
         are_same = len(meetings) == len(self._seen) and all(map(operator.is_, meetings, self._seen))
-        if now < self._next_at and are_same and self._seen_term == self._sender.term:
+        if now < self._next_at and are_same and self._seen_term == self._sender.fence.term:
             return self._next_at  # the usual case, also with thousands of workloads
         next_at = self._look(meetings, now)
-        self._seen, self._seen_term, self._next_at = meetings, self._sender.term, next_at or now
+        self._seen, self._seen_term, self._next_at = meetings, self._sender.fence.term, next_at or now
         return next_at
 
     def end_waits(self) -> None:
@@ -232,7 +232,7 @@ class RendezvousServices:
         name = rendezvous.service_name(meeting.name)
         found = await self._read(SERVICES, meeting.namespace, name)
         if found is None:
-            self._sender.check(term)
+            self._sender.fence.check(term)
             return await self._client.create(SERVICES, meeting.namespace, plan.service(meeting))
         if found["metadata"].get("deletionTimestamp"):
             return None
@@ -263,7 +263,7 @@ class RendezvousServices:
             return None
         found = await self._slice_for(service, wanted)
         if found is None:
-            self._sender.check(term)
+            self._sender.fence.check(term)
             found = await self._client.create(ENDPOINT_SLICES, wanted["metadata"]["namespace"], wanted)
             changed = True
         elif not plan.is_the_services(found, service):
@@ -305,7 +305,7 @@ class RendezvousServices:
         if (stored.get("endpoints") or []) == endpoints:
             return False
         changed = {**stored, "endpoints": endpoints}
-        self._sender.check(term)
+        self._sender.fence.check(term)
         await self._client.replace(ENDPOINT_SLICES, stored["metadata"]["namespace"], changed)
         return True
 

@@ -19,7 +19,8 @@ class Sender:
     """Sends wishes. `decide` returns at once, and `run` sends them."""
 
     def __init__(self, fence: Fence, timing: OutboxTiming) -> None:
-        self._fence = fence
+        self.fence = fence
+        """A wish of several requests has it checked before each of them."""
         self._outbox = Outbox(timing.slow_s, timing.retry_s, random.random)
         self._changed = asyncio.Event()
         self.on_answer: Callable[[bool], None] = lambda at_once: None
@@ -27,7 +28,7 @@ class Sender:
 
     def decide(self, decider: str, wishes: Iterable[Wish]) -> None:
         """Replace what a decider wished and what was not sent, in the term of the pass."""
-        self._outbox.decide(decider, self.term, wishes)
+        self._outbox.decide(decider, self.fence.term, wishes)
         self._changed.set()
 
     @property
@@ -43,15 +44,6 @@ class Sender:
         """Send at once what waits for a time."""
         self._outbox.end_waits()
         self._changed.set()
-
-    @property
-    def term(self) -> int:
-        """The term of the pass."""
-        return self._fence.term
-
-    def check(self, term: int) -> None:
-        """Call it before each further request of a wish. Raises EndedTerm."""
-        self._fence.check(term)
 
     async def run(self) -> None:
         """Send until cancelled."""
@@ -81,7 +73,7 @@ class Sender:
         """Send one request. A defect in it ends the program."""
         answer = Answer.NOT_SENT
         try:
-            self._fence.check(request.term)
+            self.fence.check(request.term)
             if request.reads and request.wish.read is not None:
                 answer = await request.wish.read()
             else:
