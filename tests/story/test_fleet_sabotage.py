@@ -502,7 +502,7 @@ FINDS: dict[Sabotage, int] = {
     keeps_what_does_not_fit: 8,
     gives_one_template_name_to_two: 32,
     drops_reservations_for_any_claim: 6,
-    ignores_outages: 20,
+    ignores_outages: 16,
     takes_a_storm_for_many_faults: 53,
     keeps_spares_from_restarted_workloads: 21,
     ignores_limits: 3,
