@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
-from controller.apply.outbox import Answer, Wish
+from controller.apply.outbox import Answer, RequestWish
 from controller.apply.sender import Sender, answer_of
 from controller.apply.write_backoff import Tries
 from controller.observe import projections
@@ -49,9 +49,9 @@ class ClaimPods:
         """Read all of them again at once."""
         self._looks = {}
 
-    def _wish(self, use: ClaimUse, now: datetime.datetime) -> Wish:
+    def _wish(self, use: ClaimUse, now: datetime.datetime) -> RequestWish:
         send = partial(self._one, use, now)
-        return Wish(f"claim {use.ref}", "pods", use.namespace, "list pods of nodes", send, at_once=AT_ONCE)
+        return RequestWish(f"claim {use.ref}", "pods", use.namespace, "list pods of nodes", send, at_once=AT_ONCE)
 
     async def _one(self, use: ClaimUse, now: datetime.datetime, term: int) -> Answer:
         tries = self._looks.get(use.ref, Tries(0, now))

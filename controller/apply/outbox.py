@@ -34,7 +34,7 @@ class Answer(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class RequestWish:
     """A request that was decided.
 
     - `object`: the UID of the object, or the identity of one that does not exist yet; `part`: what is written of it.
@@ -57,11 +57,11 @@ class Wish:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class OpenRequest:
     """What is in flight: a wish, or the read of its object, if `reads`."""
 
     decider: str
-    wish: Wish
+    wish: RequestWish
     term: int
     sent_s: float
     reads: bool
@@ -84,7 +84,7 @@ class _Waits:
         self.until_s = now_s + next(self._delays)
 
 
-def _counts(waits: _Waits | None, request: Request) -> bool:
+def _counts(waits: _Waits | None, request: OpenRequest) -> bool:
     """Return True if a request was sent after the last failure: others say nothing new."""
     return waits is not None and waits.until_s <= request.sent_s
 
@@ -99,16 +99,19 @@ class Outbox:
         self._jitter = jitter
         self._term = 0
         # Each level: the one that has the next turn comes first.
-        self._waiting: tuple[dict[str, dict[str, dict[Key, Wish]]], ...] = ({}, {})  # by is_background, namespace, kind
+        self._waiting: tuple[dict[str, dict[str, dict[Key, RequestWish]]], ...] = (
+            {},
+            {},
+        )  # by is_background, namespace, kind
         self._lanes: dict[str, dict[Key, tuple[bool, Lane]]] = {}  # by decider: where its wishes are
-        self._in_flight: dict[str, Request] = {}  # by object
+        self._in_flight: dict[str, OpenRequest] = {}  # by object
         self._unsettled: dict[str, float] = {}  # by object, when the request was sent
         self._silent: dict[Lane, _Waits] = {}
         self._client: _Waits | None = None
 
     # -- decisions -----------------------------------------------------------------------------------------------------
 
-    def decide(self, decider: str, term: int, wishes: Iterable[Wish]) -> None:
+    def decide(self, decider: str, term: int, wishes: Iterable[RequestWish]) -> None:
         """Replace all that a decider wished and that was not sent. In a new term, all other wishes end.
 
         What has a request in flight is left out: its answer wakes the decider.
@@ -133,7 +136,7 @@ class Outbox:
         for name, request in self._in_flight.items():
             self._doubt(name, request)
 
-    def _doubt(self, name: str, request: Request) -> None:
+    def _doubt(self, name: str, request: OpenRequest) -> None:
         if request.wish.read is not None:
             self._unsettled.pop(name, None)
             self._unsettled[name] = request.sent_s
@@ -154,7 +157,7 @@ class Outbox:
 
     # -- requests ------------------------------------------------------------------------------------------------------
 
-    def take(self, now_s: float) -> Request | None:
+    def take(self, now_s: float) -> OpenRequest | None:
         """Move the next wish that may be sent to those in flight, and return its request; None if none may be."""
         if not self._may_send(now_s):
             return None
@@ -175,7 +178,7 @@ class Outbox:
             return False
         return len(self._in_flight) < MOST_IN_FLIGHT and sum(self._young(now_s)) < AT_ONCE
 
-    def _take_of(self, is_background: bool, lane: Lane, now_s: float) -> Request | None:
+    def _take_of(self, is_background: bool, lane: Lane, now_s: float) -> OpenRequest | None:
         """Take the first wish of a lane, if the lane may send. Those whose object has a request in flight end."""
         namespace, kind = lane
         namespaces = self._waiting[is_background]
@@ -196,11 +199,11 @@ class Outbox:
             if namespace in namespaces:
                 namespaces[namespace] = namespaces.pop(namespace)
             reads = wish.object in self._unsettled and wish.read is not None
-            request = self._in_flight[wish.object] = Request(key[0], wish, self._term, now_s, reads)
+            request = self._in_flight[wish.object] = OpenRequest(key[0], wish, self._term, now_s, reads)
             return request
         return None
 
-    def answered(self, request: Request, answer: Answer, now_s: float) -> None:
+    def answered(self, request: OpenRequest, answer: Answer, now_s: float) -> None:
         """Follow the end of a request."""
         wish = request.wish
         lane = (wish.namespace, wish.kind)

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Final
 
 from controller.apply.fence import EndedTerm
-from controller.apply.outbox import Answer, Wish
+from controller.apply.outbox import Answer, RequestWish
 from controller.apply.pod_eviction import evict
 from controller.apply.sender import Sender, answer_of
 from controller.apply.write_backoff import Tries
@@ -82,13 +82,15 @@ class PodLooks:
         self._lists, self._idle_since = {}, {}
         self._pods = {uid: None for uid, tries in self._pods.items() if tries is None}
 
-    def _check(self, workload: Starting, now: datetime.datetime) -> Wish:
+    def _check(self, workload: Starting, now: datetime.datetime) -> RequestWish:
         send = partial(self._check_pod, workload, now)
-        return Wish(f"a pod of {workload.uid}", "network", workload.namespace, "get pods", send)
+        return RequestWish(f"a pod of {workload.uid}", "network", workload.namespace, "get pods", send)
 
-    def _list(self, namespace: str, workloads: Sequence[Starting], now: datetime.datetime) -> Wish:
+    def _list(self, namespace: str, workloads: Sequence[Starting], now: datetime.datetime) -> RequestWish:
         send = partial(self._list_pods, namespace, workloads, now)
-        return Wish(f"namespace {namespace}", "unscheduled pods", namespace, "list pods", send, at_once=LISTS_AT_ONCE)
+        return RequestWish(
+            f"namespace {namespace}", "unscheduled pods", namespace, "list pods", send, at_once=LISTS_AT_ONCE
+        )
 
     async def _list_pods(
         self, namespace: str, workloads: Sequence[Starting], now: datetime.datetime, term: int

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from controller.apply.fence import EndedTerm
-from controller.apply.outbox import Answer, Wish
+from controller.apply.outbox import Answer, RequestWish
 from controller.apply.pod_eviction import evict
 from controller.apply.sender import Sender, answer_of
 from controller.apply.write_backoff import Tries
@@ -46,8 +46,8 @@ class Refusals:
         """Read all suspects at once."""
         self._looks = {}
 
-    def _wish(self, suspect: Suspect, now: datetime.datetime) -> Wish:
-        return Wish(suspect.uid, "eviction", suspect.namespace, "evict pods", partial(self._one, suspect, now))
+    def _wish(self, suspect: Suspect, now: datetime.datetime) -> RequestWish:
+        return RequestWish(suspect.uid, "eviction", suspect.namespace, "evict pods", partial(self._one, suspect, now))
 
     async def _one(self, suspect: Suspect, now: datetime.datetime, term: int) -> Answer:
         """Read one suspect; evict it if its node has rejected it for long enough."""

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, Final
 
 from controller.apply.fence import EndedTerm
-from controller.apply.outbox import Answer, Wish
+from controller.apply.outbox import Answer, RequestWish
 from controller.apply.sender import Sender, answer_of
 from controller.apply.write_backoff import Tries
 from controller.observe.model import API_VERSION, Meeting
@@ -124,9 +124,9 @@ class RendezvousServices:
         first_s = self._timing.first_s if followed.changed else again_s
         return followed.tries.once_more(first_s, now, again_s)
 
-    def _wish(self, meeting: Meeting, now: datetime.datetime) -> Wish:
+    def _wish(self, meeting: Meeting, now: datetime.datetime) -> RequestWish:
         send = partial(self._one, meeting, now)
-        return Wish(f"service of {meeting.uid}", "", meeting.namespace, "write services", send, at_once=AT_ONCE)
+        return RequestWish(f"service of {meeting.uid}", "", meeting.namespace, "write services", send, at_once=AT_ONCE)
 
     async def _one(self, meeting: Meeting, now: datetime.datetime, term: int) -> Answer:
         """Bring the Service of one workload and its EndpointSlice up to date, and set when it is read again."""

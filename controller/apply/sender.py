@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 import aiohttp
 
 from controller.apply.fence import EndedTerm, Fence
-from controller.apply.outbox import Answer, Outbox, Request, Wish
+from controller.apply.outbox import Answer, OpenRequest, Outbox, RequestWish
 from controller.timing import OutboxTiming
 from neuron_dra.errors import TooLarge, TooManyRequests, Unavailable
 
@@ -26,7 +26,7 @@ class Sender:
         self.on_answer: Callable[[bool], None] = lambda at_once: None
         """Called after an answer with news; True if no other one for the same decider is about to follow."""
 
-    def decide(self, decider: str, wishes: Iterable[Wish]) -> None:
+    def decide(self, decider: str, wishes: Iterable[RequestWish]) -> None:
         """Replace what a decider wished and what was not sent, in the term of the pass."""
         self._outbox.decide(decider, self.fence.term, wishes)
         self._changed.set()
@@ -69,7 +69,7 @@ class Sender:
             if next_s is not None:
                 await asyncio.sleep(next_s - loop.time())
 
-    async def _make(self, request: Request) -> None:
+    async def _make(self, request: OpenRequest) -> None:
         """Send one request. A defect in it ends the program."""
         answer = Answer.NOT_SENT
         try:

@@ -12,7 +12,7 @@ from typing import Final
 
 from controller.apply import schema_check
 from controller.apply.fence import EndedTerm
-from controller.apply.outbox import Answer, Wish
+from controller.apply.outbox import Answer, RequestWish
 from controller.apply.rejections import Rejections
 from controller.apply.requests import READ_AGAIN, Applier
 from controller.apply.sender import answer_of
@@ -172,11 +172,11 @@ class Writes:
         self.wished = frozenset(wish.object for wish in wishes)
         self._applier.sender.decide("plan", wishes)
 
-    def _wish(self, action: Action, *, is_background: bool) -> Wish:
+    def _wish(self, action: Action, *, is_background: bool) -> RequestWish:
         read = partial(self._applier.read_again, action) if isinstance(action, READ_AGAIN) else None
         kind = KINDS[type(action)]
         send = partial(self._send, action, self._begun_at)
-        return Wish(_object(action), kind, _namespace(action), kind, send, read, is_background=is_background)
+        return RequestWish(_object(action), kind, _namespace(action), kind, send, read, is_background=is_background)
 
     async def _send(self, action: Action, decided_at: datetime.datetime, term: int) -> Answer:
         """Make one write that the outbox sends. Raises EndedTerm."""

@@ -15,9 +15,9 @@ from controller.apply.outbox import (
     MOST_OF_NAMESPACE,
     REMEMBERED_S,
     Answer,
+    OpenRequest,
     Outbox,
-    Request,
-    Wish,
+    RequestWish,
 )
 
 SLOW_S = 1.0
@@ -28,15 +28,15 @@ async def unused(*_: int) -> Answer:
     raise AssertionError("the outbox sends nothing itself")
 
 
-def wish(name: str, namespace: str = "ml", kind: str = "patch pods", *, is_read: bool = True) -> Wish:
-    return Wish(name, "status", namespace, kind, unused, read=unused if is_read else None)
+def wish(name: str, namespace: str = "ml", kind: str = "patch pods", *, is_read: bool = True) -> RequestWish:
+    return RequestWish(name, "status", namespace, kind, unused, read=unused if is_read else None)
 
 
 def outbox() -> Outbox:
     return Outbox(SLOW_S, RETRY_S, lambda: 0.0)
 
 
-def all_of(box: Outbox, now_s: float) -> list[Request]:
+def all_of(box: Outbox, now_s: float) -> list[OpenRequest]:
     """Take all that may be sent now."""
     requests = []
     while (request := box.take(now_s)) is not None:
@@ -44,7 +44,7 @@ def all_of(box: Outbox, now_s: float) -> list[Request]:
     return requests
 
 
-def names(requests: list[Request]) -> list[str]:
+def names(requests: list[OpenRequest]) -> list[str]:
     return [request.wish.object for request in requests]
 
 
@@ -60,8 +60,8 @@ class Laws(RuleBasedStateMachine):
         self.box = outbox()
         self.now_s = 100.0
         self.term = 1
-        self.decided: dict[str, list[Wish]] = {}
-        self.requests: list[Request] = []
+        self.decided: dict[str, list[RequestWish]] = {}
+        self.requests: list[OpenRequest] = []
         self.unsettled: set[str] = set()
         self.silent_since: dict[tuple[str, str], float] = {}
         self.closed_since: float | None = None
