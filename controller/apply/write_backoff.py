@@ -26,6 +26,12 @@ GROWTH: Final = 3
 ENOUGH: Final = 20
 """The wait no longer grows after so many tries: 3 to the power of 646, after 16 hours, is too large for a float."""
 
+SETTLED: Final = datetime.timedelta(minutes=1)
+"""A write that is not planned again for so long after its wait has had its effect.
+
+It is forgotten then: a tenant that creates and deletes workloads all the time makes many.
+"""
+
 _VERSIONS = ("version", "before", "owners", "warning")
 _TIMES = ("lastTransitionTime", "allocatedAt", "since", "restartedAt")
 
@@ -85,11 +91,12 @@ class Backoff:
     def _try(self, tries: dict[str, Tries], key: str, action: Action, now: datetime.datetime) -> None:
         """Count a try, and remove old entries."""
         forgotten_after = datetime.timedelta(seconds=self._timing.forgotten_s)
-        if self._swept_at is None or self._swept_at + forgotten_after <= now:
+        if self._swept_at is None or self._swept_at + SETTLED <= now:
             self._swept_at = now
-            for every in (self._refused, self._written):
-                for old in [each for each, found in every.items() if found.next_at + forgotten_after <= now]:
-                    del every[old]
+            for every, first_try in ((self._refused, forgotten_after), (self._written, SETTLED)):
+                for name, found in list(every.items()):
+                    if found.next_at + (first_try if found.number == 1 else forgotten_after) <= now:
+                        del every[name]
             self._last = {name: content for name, content in self._last.items() if name in self._written}
         if isinstance(action, Evict):
             first_s = self._timing.first_eviction_s
@@ -102,7 +109,8 @@ def _object(action: Action) -> str:
     """Return a key for the written object and the kind of write. A Node or Pod with another UID is another object."""
     if isinstance(action, CreateUltraServer | CreateTemplate):
         meta = action.body["metadata"]
-        parts = [meta.get("namespace"), meta["name"]]
+        owners = [owner.get("uid") for owner in meta.get("ownerReferences") or ()]
+        parts = [meta.get("namespace"), meta["name"], *owners]
     else:
         parts = [getattr(action, part, "") for part in ("namespace", "name", "uid")]
     return "/".join(str(part) for part in (type(action).__name__, *parts))

@@ -6,6 +6,7 @@ import datetime
 import itertools
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -125,6 +126,30 @@ def test_quiet_objects_are_dropped() -> None:
     backoff.refused(Evict("ml", "pod-1", "uid-1"), later)
     backoff.refused(one, later)
     assert backoff.due(one, later) == later + datetime.timedelta(seconds=5)
+
+
+def test_writes_that_had_their_effect_are_forgotten_after_a_minute() -> None:
+    """4.02: a tenant that creates and deletes workloads all the time must not make each of them stay for long."""
+    backoff, now = Backoff(DEFAULT_TIMING.writes), START
+    reverted = LabelNode("node-0", "uid-0", {"a": "b"})
+    for number in range(600):
+        now = START + datetime.timedelta(seconds=number)
+        backoff.written(Evict("ml", f"pod-{number}", f"uid-{number}"), now)
+        if number % 20 == 0:
+            backoff.written(reverted, now)
+    assert len(backoff._written) == len(backoff._last) <= 130
+    assert backoff.due(reverted, now) > now + datetime.timedelta(seconds=60)  # the control: it had none
+
+
+def test_template_of_a_recreated_workload_does_not_wait() -> None:
+    backoff = Backoff(DEFAULT_TIMING.writes)
+    former, new = (CreateTemplate(template_of(uid)) for uid in ("uid-1", "uid-2"))
+    backoff.refused(former, START)
+    assert (backoff.due(former, START) > START, backoff.due(new, START)) == (True, START)
+
+
+def template_of(uid: str) -> dict[str, Any]:
+    return {"metadata": {"namespace": "ml", "name": "job", "ownerReferences": [{"uid": uid}]}}
 
 
 def test_next_due_write_is_known() -> None:
