@@ -458,7 +458,7 @@ def without_boot_id(root: Path, files: Files, boot_id: str) -> SingleStore:
     [
         ("first start", store_of, WithoutFolderFlush, "the checkpoint is damaged|the tag is another one"),
         ("first start", store_of, WithoutFileFlush, "the checkpoint is damaged"),
-        ("first start", store_of, WithoutBootRecord, "the checkpoint is damaged"),
+        ("first start", store_of, WithoutBootRecord, "the checkpoint is damaged|the tag is another one"),
         ("first start", checkpoint_first, RecordingFiles, "a claim in the checkpoint has no CDI file"),
         ("first start", without_traces, RecordingFiles, "a claim with a result is not held"),
         ("first start", without_boot_id, RecordingFiles, "the checkpoint is damaged|claims of an earlier boot"),
