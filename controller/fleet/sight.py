@@ -116,7 +116,8 @@ class Sight:
         """Return True if no pod of the workload can be placed on the node.
 
         That is so if the node shows the reservation as Draining, publishes nothing, is gone, or was given up by a user.
-        `final`: another tag, or none, is enough, because the workload will not be bound again.
+        `final`: the tag of another reservation, or none, is enough, because the workload will not be bound again. A
+        node that shows this reservation as Pending may be about to show it as Bound: its plugin is late.
         """
         published = self.index.published_by_name.get(name)
         if published is None or not self.is_there(name, allocation) or self.index.node_by_name[name].out_of_service:
@@ -125,10 +126,7 @@ class Sight:
             return True
         if not published.complete or not final:
             return False
-        return published.tag is None or (published.tag.allocation_id, published.tag.phase) != (
-            allocation.allocation_id,
-            Phase.BOUND,
-        )
+        return published.tag is None or published.tag.allocation_id != allocation.allocation_id
 
     # Claims
 

@@ -13,8 +13,8 @@ import msgspec
 from controller.observe import slices
 from neuron_dra.core.wire import Wire
 
-WAITING_PODS_BYTES: Final = 3 * 1024 * 1024
-"""The limit of a page of pods without a node: 250 usual pods, or 11 with the largest annotations."""
+WAITING_PODS_BYTES: Final = 5 * 512 * 1024
+"""The limit of a page of pods without a node: 250 usual pods, or 9 with the largest annotations."""
 
 
 SMALL_PAGE_BYTES: Final = 1024 * 1024

@@ -62,7 +62,8 @@ def ref(claim: dict[str, Any]) -> ClaimRef:
 
 
 def events(api: EmbeddedApi) -> list[tuple[str, str, str, str]]:
-    found = [e for e in api.objects("events", "default") if e["reason"] != "NeuronPodsNotListed"]
+    others = ("NeuronPodsNotListed", "KubeletKnownBad")
+    found = [e for e in api.objects("events", "default") if e["reason"] not in others]
     return [(e["involvedObject"]["name"], e["type"], e["reason"], e["message"]) for e in found]
 
 

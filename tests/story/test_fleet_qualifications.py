@@ -116,6 +116,20 @@ def test_waiting_jobs_get_the_nodes_of_tests_within_ten_seconds() -> None:
     told(story, ultraservers=3)
 
 
+def test_no_test_begins_while_a_job_waits_for_the_nodes_of_tests() -> None:
+    async def story(schedule: Schedule) -> None:
+        fleet = schedule.fleet
+        fleet.programs.lasts_s = (1000.0, 1000.0)
+        await qualifications.begin(schedule, topologySize=1, maxGroups=12, timeout="1h")
+        await until(fleet, lambda: len(fleet.pods.running) == 12, 120)
+        before = reserved_for_tests(fleet)
+        made = await fleet.submit("job", 4, 2)
+        await until(fleet, lambda: len(placed(fleet, made)) == 8, 60)
+        assert reserved_for_tests(fleet) == before
+
+    told(story, ultraservers=3)
+
+
 def test_job_gets_other_tested_nodes_if_one_dies_meanwhile() -> None:
     async def story(schedule: Schedule) -> None:
         fleet = schedule.fleet
@@ -313,6 +327,11 @@ def reason_of(fleet: Fleet) -> Any:
 def started(fleet: Fleet) -> int:
     """Return how many pods of tests have started."""
     return len([line for line in fleet.trace.lines if f"container of {NAMESPACE}/" in line])
+
+
+def reserved_for_tests(fleet: Fleet) -> int:
+    """Return how often nodes were reserved for a test."""
+    return len([line for line in fleet.trace.lines if f" {qualifications.NAME}-" in line and "reserved on" in line])
 
 
 def test_tests_end_as_soon_as_a_plan_finds_that_somebody_waits() -> None:
@@ -612,7 +631,7 @@ def keeps_faults_of_storms(patch: pytest.MonkeyPatch) -> None:
         (trusts_names_of_nodes, test_another_node_of_the_name_starts_anew),
         (keeps_results_for_ever, test_results_go_with_their_qualification),
         (gives_spares_to_everybody, test_job_without_a_claim_to_spares_ends_no_test_on_them),
-        (begins_while_somebody_waits, test_waiting_jobs_get_the_nodes_of_tests_within_ten_seconds),
+        (begins_while_somebody_waits, test_no_test_begins_while_a_job_waits_for_the_nodes_of_tests),
         (waits_for_ever, test_test_that_hangs_fails_after_its_time_out),
         (trusts_the_median_of_two, test_few_groups_have_no_median),
         (sees_no_other_faults, test_test_whose_node_gets_a_fault_is_no_verdict),

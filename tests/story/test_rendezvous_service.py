@@ -327,7 +327,7 @@ async def test_large_fleet_is_read_in_parts(cluster: Cluster) -> None:  # noqa: 
     hangs = cluster.api.faults.add(InjectedFault(Do.ANSWER_LATE, verb="get", resource="services", times=None))
     many = [Meeting("ml", f"job-{number}", f"uid-{number}", "", None) for number in range(40)]
     async with KubeClient(KubeConfig(cluster.api.url)) as client:
-        sender = new_sender()
+        sender = new_sender(slow_s=600.0)  # a slow request leaves its place to another one
         services = RendezvousServices(client, EventRecorder(client, "here"), timing, sender)
         services.look(many, NOW)
         sending = asyncio.create_task(sender.send_all())

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
 
 from controller.apply.fence import unelected
 from controller.apply.rendezvous_service import RendezvousServices
@@ -14,9 +16,9 @@ from controller.timing import DEFAULT_TIMING
 Moment = datetime.datetime | None
 
 
-def new_sender() -> Sender:
-    """Return what sends requests in a program that works without election."""
-    return Sender(unelected(), DEFAULT_TIMING.outbox)
+def new_sender(**outbox: Any) -> Sender:
+    """Return what sends requests in a program that works without election; `outbox` replaces times of its settings."""
+    return Sender(unelected(), replace(DEFAULT_TIMING.outbox, **outbox))
 
 
 async def sent(sender: Sender, look: Callable[[], Moment]) -> Moment:

@@ -151,13 +151,21 @@ def test_closed_needs_tag_or_no_running_plugin(
 
 
 @pytest.mark.parametrize("final", [False, True])
-@pytest.mark.parametrize("shown", [OPEN, replace(OPEN, complete=False), published("n1", DRAINING, complete=False)])
+@pytest.mark.parametrize(
+    "shown",
+    [
+        OPEN,
+        replace(OPEN, complete=False),
+        published("n1", DRAINING, complete=False),
+        published("n1", allocation(phase=Phase.PENDING)),  # its plugin may be about to show Bound
+    ],
+)
 def test_possibly_open_node_is_not_closed(shown: PublishedNode, final: bool) -> None:
     assert not closed(shown, node("n1"), final=final)
 
 
-@pytest.mark.parametrize("tagged", [None, allocation(phase=Phase.PENDING), allocation("a-old", Phase.BOUND)])
-def test_pending_node_closes_with_its_workload(tagged: Allocation | None) -> None:
+@pytest.mark.parametrize("tagged", [None, allocation("a-old", Phase.BOUND), allocation("a-old", Phase.PENDING)])
+def test_node_without_the_reservation_closes_with_its_workload(tagged: Allocation | None) -> None:
     shown = published("n1", tagged)
     assert [closed(shown, node("n1"), final=final) for final in (False, True)] == [False, True]
 

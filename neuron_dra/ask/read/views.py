@@ -35,7 +35,7 @@ class OwnerView(ObjectView, frozen=True):
     kind: str = ""
     name: str = ""
     uid: str = ""
-    controller: bool = False
+    controller: Any = None
 
 
 class MetaView(ObjectView, frozen=True):

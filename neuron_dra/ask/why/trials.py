@@ -53,7 +53,7 @@ def attempt(
 
 def is_created_again(pod: Wire) -> bool:
     """Return whether a controller creates another pod in place of this one, which may take the same devices again."""
-    return any(owner.controller for owner in PodView.of(pod).metadata.owner_references)
+    return any(owner.controller is True for owner in PodView.of(pod).metadata.owner_references)
 
 
 def scheduled(world: World, pod: Wire) -> bool:

@@ -270,9 +270,11 @@ class Handler:
         if dry_run not in ([], ["All"]):
             raise errors.bad_request('dryRun: Unsupported value: supported values: "All"')
         warnings: list[str] = []
-        status, answer = self._do(request, verb, target, body, warnings, dry_run=bool(dry_run))
-        if fault is not None and fault.do is Do.ANSWER_LATE:
-            await fault.held()
+        try:
+            status, answer = self._do(request, verb, target, body, warnings, dry_run=bool(dry_run))
+        finally:  # an error is answered late, too
+            if fault is not None and fault.do is Do.ANSWER_LATE:
+                await fault.held()
         if fault is not None and fault.do is Do.DROP_AFTER:
             self._log(request, verb, target, status)
             messages.cut(request)

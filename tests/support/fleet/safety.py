@@ -162,13 +162,20 @@ class Safety:
 
     def _leaves_spares(self, now: Held) -> None:
         """Only a group that replaces another one is on a spare."""
-        key = now.allocation.holder, now.allocation.ultraserver_index
-        before = (each.held.allocation for each in self._known.values() if each.held is not now)
-        replaces = any((each.holder, each.ultraserver_index) == key for each in before)
-        if not replaces and not is_test(now) and self._is_on_a_spare(now):
+        if not self._replaces(now) and not is_test(now) and self._is_on_a_spare(now):
             self.violated(f"{_text(now)} is new, and is on a spare")
 
+    def _replaces(self, held: Held) -> bool:
+        """Return True if a group of the same workload and index was reserved before."""
+        key = held.allocation.holder, held.allocation.ultraserver_index
+        others = (known.held.allocation for known in self._known.values() if known.held is not held)
+        return any((other.holder, other.ultraserver_index) == key for other in others)
+
     def _is_on_a_spare(self, now: Held) -> bool:
+        """Return True if a new group is on a spare that no group took which replaces another, in the same write."""
+        beside = [known.held for known in self._known.values() if known.held.ultraserver == now.ultraserver]
+        if any(held is not now and held.allocation.phase is Phase.PENDING and self._replaces(held) for held in beside):
+            return False
         return spares.must_leave(self._view, now, self._spares, self._nodes, self._clock())
 
     def _is_not_reported(self, now: Held) -> None:
