@@ -132,6 +132,7 @@ class PodLooks:
             waiting = page.decoded(projections.WaitingPod).objects
             named = [pod for pod in waiting if not templates.isdisjoint(pod.templates)]
             pods += [pod for pod in projections.as_wire(named) if scheduling_refusal(pod)]
+            del page, waiting, named  # or two pages are in memory while the next one is read
             if following is None:
                 break
             cursor = following
