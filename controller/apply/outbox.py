@@ -98,11 +98,8 @@ class Outbox:
         self._retry_s = retry_s
         self._jitter = jitter
         self._term = 0
-        # Each level: the one that has the next turn comes first.
-        self._waiting: tuple[dict[str, dict[str, dict[Key, RequestWish]]], ...] = (
-            {},
-            {},
-        )  # by is_background, namespace, kind
+        # By is_background, namespace and kind. Each level: the one that has the next turn comes first.
+        self._waiting: tuple[dict[str, dict[str, dict[Key, RequestWish]]], ...] = ({}, {})
         self._lanes: dict[str, dict[Key, tuple[bool, Lane]]] = {}  # by decider: where its wishes are
         self._in_flight: dict[str, OpenRequest] = {}  # by object
         self._unsettled: dict[str, float] = {}  # by object, when the request was sent
@@ -183,7 +180,7 @@ class Outbox:
         namespace, kind = lane
         namespaces = self._waiting[is_background]
         waits = self._silent.get(lane)
-        in_lane = [each for each in self._in_flight.values() if (each.wish.namespace, each.wish.kind) == lane]
+        in_lane = [sent for sent in self._in_flight.values() if (sent.wish.namespace, sent.wish.kind) == lane]
         if waits is not None and (in_lane or now_s < waits.until_s):
             return None
         while (kinds := namespaces.get(namespace)) is not None and (wishes := kinds.get(kind)) is not None:
@@ -242,7 +239,7 @@ class Outbox:
         """Return when a wish may be sent that may not be sent now, if no answer comes; None for never."""
         if not any(self._waiting):
             return None
-        moments = [each.sent_s + self._slow_s for each in self._in_flight.values()]
+        moments = [request.sent_s + self._slow_s for request in self._in_flight.values()]
         moments += [waits.until_s for waits in self._silent.values()]
         if self._client is not None:
             moments.append(self._client.until_s)
@@ -250,7 +247,7 @@ class Outbox:
 
     def has_young(self, decider: str, now_s: float) -> bool:
         """Return True if a request of a decider is in flight that is about to be answered."""
-        deciders = (each.decider == decider for each in self._in_flight.values())
+        deciders = (request.decider == decider for request in self._in_flight.values())
         return any(itertools.compress(deciders, self._young(now_s)))
 
     @property
@@ -267,11 +264,11 @@ class Outbox:
         self._silent, self._client = {}, None
 
     def _young(self, now_s: float) -> Iterator[bool]:
-        return (now_s < each.sent_s + self._slow_s for each in self._in_flight.values())
+        return (now_s < request.sent_s + self._slow_s for request in self._in_flight.values())
 
     def _number_in(self, namespace: str) -> int:
-        return sum(each.wish.namespace == namespace for each in self._in_flight.values())
+        return sum(request.wish.namespace == namespace for request in self._in_flight.values())
 
     def _number_of(self, kind: str, now_s: float) -> int:
-        kinds = (each.wish.kind == kind for each in self._in_flight.values())
+        kinds = (request.wish.kind == kind for request in self._in_flight.values())
         return sum(itertools.compress(kinds, self._young(now_s)))

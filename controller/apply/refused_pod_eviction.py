@@ -37,10 +37,10 @@ class Refusals:
 
     def look(self, suspects: Sequence[Suspect], now: datetime.datetime) -> datetime.datetime | None:
         """Let the suspects that are due be read, and rejected pods be evicted; return when the next one is due."""
-        self._looks = {each.uid: self._looks.get(each.uid, Tries(0, now)) for each in suspects}
+        self._looks = {suspect.uid: self._looks.get(suspect.uid, Tries(0, now)) for suspect in suspects}
         due = [suspect for suspect in suspects if self._looks[suspect.uid].next_at <= now]
         self._sender.decide("refused pods", [self._wish(suspect, now) for suspect in due])
-        return min((each.next_at for each in self._looks.values() if each.next_at > now), default=None)
+        return min((tries.next_at for tries in self._looks.values() if tries.next_at > now), default=None)
 
     def end_waits(self) -> None:
         """Read all suspects at once."""

@@ -121,7 +121,9 @@ class Writes:
     def unsent(self, actions: Sequence[Action]) -> tuple[Action, ...]:
         """Return the writes without those whose object has a request in flight."""
         in_flight = self._applier.sender.in_flight()
-        return tuple(each for each in actions if isinstance(each, ULTRASERVERS) or _object(each) not in in_flight)
+        return tuple(
+            action for action in actions if isinstance(action, ULTRASERVERS) or _object(action) not in in_flight
+        )
 
     async def make_ultraservers(self, actions: Sequence[Action], progressed: Callable[[], None]) -> None:
         """Make the writes of NeuronUltraServers, and wait for them: those of one kind overlap, kinds do not.

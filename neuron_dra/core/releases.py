@@ -2,7 +2,7 @@
 
 Sources: the issues and pull requests of kubernetes/kubernetes that the rows name, and its change logs. The faults with
 shared counters were looked at in k8s.io/dynamic-resource-allocation 0.36.1 to 0.36.4. What meets a cluster is
-recognised by `neuron_dra.ask.world.known_faults`.
+recognised by `neuron_dra.ask.why.known_faults`.
 """
 
 from __future__ import annotations
@@ -52,6 +52,11 @@ class KnownBad:
         is_fixed = any(fixed[:2] == release[:2] and release >= fixed for fixed in self.fixed_in)
         return self.since <= release < max(self.fixed_in) and not is_fixed
 
+    def affects(self, version: str) -> bool:
+        """Return whether a version of the component has the fault; False if it cannot be parsed."""
+        release = parse(version)
+        return release is not None and self.is_in(release)
+
     @property
     def text(self) -> str:
         """What it breaks, with its number and the releases that end it."""
@@ -89,7 +94,6 @@ ALL_WAIT_FOR_ONE: Final = 141898
 RULE_FOR_ALL: Final = 141998
 LIMITS_NOT_EVICTED: Final = 142492
 RULES_AND_SETS: Final = 143378
-SAME_POOL_NAME: Final = 140434
 
 KNOWN_BAD: Final = (
     KnownBad(
@@ -154,7 +158,7 @@ KNOWN_BAD: Final = (
         forbids=True,
     ),
     KnownBad(
-        SAME_POOL_NAME,
+        140434,
         SCHEDULER,
         COUNTERS_SINCE,
         ((1, 36, 4),),
@@ -223,10 +227,7 @@ def numbered(issue: int) -> KnownBad:
 
 def known_bad(component: str, version: str) -> tuple[KnownBad, ...]:
     """Return the faults that a version of a component has; none if it cannot be parsed."""
-    release = parse(version)
-    if release is None:
-        return ()
-    return tuple(bad for bad in KNOWN_BAD if bad.component == component and bad.is_in(release))
+    return tuple(bad for bad in KNOWN_BAD if bad.component == component and bad.affects(version))
 
 
 def kubelet_problems(version: str) -> list[VersionProblem]:

@@ -76,7 +76,7 @@ class KubeNodeView(ObjectView, frozen=True):
     @property
     def unserved(self) -> str:
         """The kind of node, such as EKS Auto Mode, if the driver never runs on such nodes; empty if it may."""
-        return names.UNSERVED_COMPUTE.get(str(self.metadata.labels.get(names.COMPUTE_TYPE_LABEL)), "")
+        return _unserved(self.metadata.labels)
 
     @property
     def ready(self) -> ConditionView | None:
@@ -118,9 +118,13 @@ class NodeTypeView(ObjectView, frozen=True):
     def instance_type(self) -> str:
         """Its instance type; empty without the label, and for a node on which the driver never runs."""
         labels = self.metadata.labels or {}
-        if labels.get(names.COMPUTE_TYPE_LABEL) in names.UNSERVED_COMPUTE:
+        if _unserved(labels):
             return ""
         return str(labels.get(names.INSTANCE_TYPE_LABEL) or "")
+
+
+def _unserved(labels: Mapping[str, Any]) -> str:
+    return names.UNSERVED_COMPUTE.get(str(labels.get(names.COMPUTE_TYPE_LABEL)), "")
 
 
 _OF_AGENTS: Final = frozenset(each.kind for each in node_conditions.DEFAULT)

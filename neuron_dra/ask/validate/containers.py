@@ -107,9 +107,11 @@ def _beside_claims(where: str, pod: Wire) -> Iterator[ManifestProblem]:
     spec = _ExposedPod.of(pod).spec
     folders = {}
     for volume in spec.volumes:
-        path = volume.host_path.path.rstrip("/") if volume.host_path is not None else ""
-        if path == DEVICES or path.startswith(f"{DEVICES}/neuron") or (volume.host_path is not None and not path):
-            folders[volume.name] = path or "/"
+        if volume.host_path is None:
+            continue
+        path = volume.host_path.path.rstrip("/") or "/"
+        if path in ("/", DEVICES) or path.startswith(f"{DEVICES}/neuron"):
+            folders[volume.name] = path
     for container in (*spec.init_containers, *spec.containers):
         mounted = [folders[mount.name] for mount in container.volume_mounts if mount.name in folders]
         why = ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from neuron_dra.ask.read.claim_views import ClaimView
@@ -88,13 +88,7 @@ def versions(items: Iterable[Wire]) -> Iterator[ManifestProblem]:
 
 def shared(pods: Sequence[Wire]) -> Iterator[ManifestProblem]:
     """Yield claims that several pods share, though these must be on several nodes: a claim has devices of one node."""
-    by_owner: dict[tuple[str, str], list[Wire]] = defaultdict(list)
-    for pod in pods:
-        seen = PodView.of(pod)
-        owner = str(seen.metadata.annotations.get("owner"))
-        for entry in seen.spec.resource_claims:
-            if entry.resource_claim_name:
-                by_owner[owner, entry.resource_claim_name].append(pod)
+    by_owner = _users_of_claims(pods, lambda meta: str(meta.annotations.get("owner")))
     for (owner, claim), found in by_owner.items():
         if len(found) > 1 and _apart(found[0]):
             text = (
@@ -112,12 +106,7 @@ def unprepared(objects: Snapshot, pods: Sequence[Wire], version: tuple[int, int]
     fault = releases.numbered(releases.UNPREPARES_SHARED)
     if version is not None and not fault.is_in((*version, releases.NEWEST_PATCH)):
         return
-    users: dict[tuple[str, str], list[Wire]] = defaultdict(list)
-    for pod in pods:
-        seen = PodView.of(pod)
-        for entry in seen.spec.resource_claims:
-            if entry.resource_claim_name:
-                users[seen.metadata.namespace, entry.resource_claim_name].append(pod)
+    users = _users_of_claims(pods, lambda meta: meta.namespace)
     for (namespace, name), sharing in users.items():
         claim = objects.get("ResourceClaim", name, namespace)
         if len(sharing) > 1 and (claim is None or known_faults.is_ours(ClaimView.of(claim))):
@@ -128,6 +117,17 @@ def unprepared(objects: Snapshot, pods: Sequence[Wire], version: tuple[int, int]
                 "put programs that share devices into one pod; or upgrade the kubelets"
             )
             yield ManifestProblem(owner, "SharedClaimUnprepared", text, warning=True)
+
+
+def _users_of_claims(pods: Iterable[Wire], group: Callable[[MetaView], str]) -> Mapping[tuple[str, str], list[Wire]]:
+    """Return the pods that name a claim, by the group of the pod and the name of the claim."""
+    users: dict[tuple[str, str], list[Wire]] = defaultdict(list)
+    for pod in pods:
+        seen = PodView.of(pod)
+        for entry in seen.spec.resource_claims:
+            if entry.resource_claim_name:
+                users[group(seen.metadata), entry.resource_claim_name].append(pod)
+    return users
 
 
 def _apart(pod: Wire) -> bool:

@@ -73,7 +73,7 @@ def never_created(world: World, pod: Wire) -> Finding | None:
     facts = tuple(("event", event.message) for event in said[:1])
     who = f"kubelet {kubelet}" if kubelet else "the kubelet"
     text = f"its claim {absent[0].entry} was never created"
-    if releases.numbered(releases.WAITS_FOR_EVER) in releases.known_bad(releases.KUBELET, kubelet):
+    if releases.numbered(releases.WAITS_FOR_EVER).affects(kubelet):
         number = f"kubernetes/kubernetes#{releases.WAITS_FOR_EVER}"
         text += f", and {who} of node {node} waits for it for ever ({number}): upgrade the kubelet"
     elif said:

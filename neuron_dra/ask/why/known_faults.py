@@ -75,7 +75,7 @@ def _present(world: World) -> Iterator[MetFault]:
         if concerned_by is None:
             continue  # what recognises it is elsewhere: `doctor.counters`, `why.node`, `why.bound`
         if fault.component == releases.KUBELET:
-            nodes = {name for name, version in kubelets.items() if _has(fault, version)}
+            nodes = {name for name, version in kubelets.items() if fault.affects(version)}
             if not nodes:
                 continue
             versions = sorted({kubelets[name] for name in nodes})
@@ -84,7 +84,7 @@ def _present(world: World) -> Iterator[MetFault]:
             )
         else:
             nodes = set(kubelets)
-            if not _has(fault, world.snapshot.version):
+            if not fault.affects(world.snapshot.version):
                 continue
             where = f"{fault.component} {world.snapshot.version}"
         concerned = concerned_by(world, nodes)
@@ -96,11 +96,6 @@ def of_pod(world: World, pod: Wire) -> tuple[str, ...]:
     meta = PodView.of(pod).metadata
     key = (meta.namespace, meta.name)
     return tuple(f"{met.where}: {met.fault.text}" for met in present(world) if key in met.pods)
-
-
-def _has(fault: KnownBad, version: str) -> bool:
-    release = releases.parse(version)
-    return release is not None and fault.is_in(release)
 
 
 def _kubelets(world: World) -> dict[str, str]:
