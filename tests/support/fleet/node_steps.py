@@ -174,6 +174,7 @@ async def edit_tag(schedule: Schedule) -> str | None:
                 attributes.pop(name, None)
         elif what == "alter":
             attributes["workloadPhase"] = {"string": "Bound"}
+            schedule.fleet.safety.opened_by_hand(attributes.get("allocationId", {}).get("string", ""))
         else:
             attributes |= {"workloadUid": {"string": "nobody"}, "workloadId": {"string": "nobody"}}
         device["attributes"] = attributes

@@ -23,6 +23,7 @@ SOON_S = 20.0  # before that no node is late
 REPORTED_S = 60.0  # by then every leader has seen what an agent reports
 TAKEN_BACK = datetime.timedelta(hours=1)  # before the end of a capacity block
 SLACK = datetime.timedelta(seconds=60)
+SAME_PLAN_S = 1.0  # the writes of one plan
 LATE_S = 5.0  # the largest lag between two watches of one server
 
 
@@ -33,7 +34,11 @@ class Violation(AssertionError):
 @dataclass(slots=True)
 class _Known:
     held: Held
-    gone: bool = False
+    gone_at_s: float | None = None  # by the loop's clock
+
+    @property
+    def gone(self) -> bool:
+        return self.gone_at_s is not None
 
 
 class Safety:
@@ -59,6 +64,7 @@ class Safety:
         self._protected: set[str] = set()  # allocation ids that must not be removed now
         self._given_up: dict[str, datetime.datetime] = {}  # when a workload lost a reservation that was Pending
         self._may_vanish: set[str] = set()  # NeuronUltraServers that users have deleted
+        self._opened_by_hand: set[str] = set()  # allocation ids of tags that a user has set to Bound
         self._limits: dict[str, list[tuple[float, int | None]]] = {}  # by namespace: since when, how many nodes
         self._names = Names()
         self.keeps_spares = False  # spares are kept for groups that must move
@@ -85,6 +91,10 @@ class Safety:
     def may_vanish(self, ultraserver: str) -> None:
         """Record that a user deleted this NeuronUltraServer: lost reservations may be restored."""
         self._may_vanish.add(ultraserver)
+
+    def opened_by_hand(self, allocation_id: str) -> None:
+        """Record that a user set a tag to Bound: if its reservation has ended, the controller closes the node again."""
+        self._opened_by_hand.add(allocation_id)
 
     def limited(self, namespace: str, limit: int | None) -> None:
         """Record the limit of a namespace from now on."""
@@ -150,7 +160,7 @@ class Safety:
         present = {each.allocation.allocation_id for each in held}
         ended = [known for each, known in self._known.items() if each not in present and not known.gone]
         for known in ended:
-            known.gone = True
+            known.gone_at_s = asyncio.get_running_loop().time()
             self._report(f"{_text(known.held)} is gone")
             self._kept(known.held, [each.held for each in ended])
         if self.keeps_spares:
@@ -230,8 +240,8 @@ class Safety:
                 self.violated(f"{_text(now)} did not begin as Pending")
             return
         before = known.held.allocation
-        if known.gone and now.ultraserver in self._may_vanish:
-            known.gone = False
+        if known.gone and (now.ultraserver in self._may_vanish or allocation.allocation_id in self._opened_by_hand):
+            known.gone_at_s = None
             self._report(f"{_text(now)} is written again")
             same = before.workload_uid == allocation.workload_uid and {*allocation.nodes} <= {*before.nodes}
             if same and allocation.phase is Phase.DRAINING:
@@ -331,8 +341,11 @@ class Safety:
         replaces = any(
             (known.held.allocation.holder, known.held.allocation.ultraserver_index) == key
             for known in self._known.values()
-            if not known.gone and known.held.allocation.allocation_id != new.allocation.allocation_id
-        )  # one write may remove the slot that this one replaces: the namespace then has as many nodes as before
+            if known.held.allocation.allocation_id != new.allocation.allocation_id
+            # One plan may remove the slot that this one replaces, on another NeuronUltraServer too: the namespace then
+            # has as many nodes as before.
+            and (known.gone_at_s is None or known.gone_at_s > now - SAME_PLAN_S)
+        )
         if not replaces and sum(mine.values()) > most:
             self.violated(f"{_text(new)} makes {sum(mine.values())} reserved nodes of namespace {namespace}, of {most}")
 
