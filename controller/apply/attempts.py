@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass
 from enum import Enum
 
 from controller.apply.fence import EndedTerm, Fence
+from controller.apply.outbox import Answer
+from controller.apply.sender import answer_of
 from controller.apply.write_backoff import Tries
 from neuron_dra.errors import AlreadyExists, ApiError, Conflict, Forbidden, Invalid, NotFound
 from neuron_dra.kube.objects import MALFORMED
@@ -19,6 +22,18 @@ class WriteOutcome(Enum):
     CHANGED = "changed"  # the object is not as it was decided about
     REJECTED = "rejected"  # by a policy, a quota, or the schema
     FAILED = "failed"  # without an answer, it may have been written
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One try of a write: its outcome, the error as a text, and the answer for the outbox.
+
+    Each decider looks again after its own writes, so an answer of the API server is no news for the plan.
+    """
+
+    outcome: WriteOutcome
+    error: str = ""
+    answer: Answer = Answer.NO_NEWS
 
 
 class Attempts:
@@ -52,8 +67,8 @@ class Attempts:
 
     async def make(
         self, key: str, send: Callable[[], Awaitable[None]], now: datetime.datetime, term: int | None = None
-    ) -> tuple[WriteOutcome, str]:
-        """Try a write that was decided in `term`; return its outcome, and the error as a text. Raises EndedTerm.
+    ) -> Attempt:
+        """Try a write that was decided in `term`. Raises EndedTerm.
 
         Also one that was written waits: until a watch shows its effect, it is decided again.
         """
@@ -64,9 +79,12 @@ class Attempts:
         except EndedTerm:
             raise
         except (AlreadyExists, Conflict, NotFound) as err:
-            return WriteOutcome.CHANGED, str(err)
+            return Attempt(WriteOutcome.CHANGED, str(err))
         except (Forbidden, Invalid) as err:
-            return WriteOutcome.REJECTED, str(err)
-        except (ApiError, *MALFORMED) as err:
-            return WriteOutcome.FAILED, str(err) or repr(err)
-        return WriteOutcome.WRITTEN, ""
+            return Attempt(WriteOutcome.REJECTED, str(err))
+        except ApiError as err:
+            answer = answer_of(err)
+            return Attempt(WriteOutcome.FAILED, str(err), Answer.NO_NEWS if answer is Answer.DECIDED else answer)
+        except MALFORMED as err:
+            return Attempt(WriteOutcome.FAILED, str(err) or repr(err))
+        return Attempt(WriteOutcome.WRITTEN)

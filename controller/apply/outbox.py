@@ -109,20 +109,37 @@ class Outbox:
     # -- decisions -----------------------------------------------------------------------------------------------------
 
     def decide(self, decider: str, term: int, wishes: Iterable[RequestWish]) -> None:
-        """Replace all that a decider wished and that was not sent. In a new term, all other wishes end.
+        """Replace all that a decider wished and that was not sent. In a new term, all other wishes end."""
+        self._enter(term)
+        self._forget(decider)
+        for wish in wishes:
+            self.put(decider, term, wish)
 
-        What has a request in flight is left out: its answer wakes the decider.
+    def put(self, decider: str, term: int, wish: RequestWish) -> None:
+        """Add one wish, or replace the one for the same part of the same object.
+
+        If a request of this decider for the object is in flight, the wish is left out: the answer wakes the decider.
         """
+        self._enter(term)
+        self.withdraw(decider, wish)
+        request = self._in_flight.get(wish.object)
+        if request is not None and request.decider == decider:
+            return
+        key = (decider, wish.object, wish.part)
+        self._waiting[wish.is_background].setdefault(wish.namespace, {}).setdefault(wish.kind, {})[key] = wish
+        self._lanes.setdefault(decider, {})[key] = (wish.is_background, (wish.namespace, wish.kind))
+
+    def withdraw(self, decider: str, wish: RequestWish) -> None:
+        """Remove a wish if it was not sent."""
+        key = (decider, wish.object, wish.part)
+        place = self._lanes.get(decider, {}).pop(key, None)
+        if place is not None:
+            is_background, lane = place
+            self._discard(is_background, lane, key)
+
+    def _enter(self, term: int) -> None:
         if term != self._term:
             self._begin_term(term)
-        self._forget(decider)
-        lanes = self._lanes[decider] = {}
-        for wish in wishes:
-            if wish.object in self._in_flight:
-                continue
-            key = (decider, wish.object, wish.part)
-            self._waiting[wish.is_background].setdefault(wish.namespace, {}).setdefault(wish.kind, {})[key] = wish
-            lanes[key] = (wish.is_background, (wish.namespace, wish.kind))
 
     def _begin_term(self, term: int) -> None:
         """Forget all wishes, and doubt what is in flight: another replica may have written meanwhile."""
@@ -176,29 +193,27 @@ class Outbox:
         return len(self._in_flight) < MOST_IN_FLIGHT and sum(self._young(now_s)) < AT_ONCE
 
     def _take_of(self, is_background: bool, lane: Lane, now_s: float) -> OpenRequest | None:
-        """Take the first wish of a lane, if the lane may send. Those whose object has a request in flight end."""
+        """Take the first wish of a lane whose object has no request in flight, if the lane may send."""
         namespace, kind = lane
         namespaces = self._waiting[is_background]
         waits = self._silent.get(lane)
         in_lane = [sent for sent in self._in_flight.values() if (sent.wish.namespace, sent.wish.kind) == lane]
         if waits is not None and (in_lane or now_s < waits.until_s):
             return None
-        while (kinds := namespaces.get(namespace)) is not None and (wishes := kinds.get(kind)) is not None:
-            key, wish = next(iter(wishes.items()))
-            if self._number_of(kind, now_s) >= wish.at_once:
-                return None
-            del self._lanes[key[0]][key]
-            self._discard(is_background, lane, key)
-            if wish.object in self._in_flight:
-                continue  # another decider's
-            if kind in namespaces.get(namespace, {}):
-                kinds[kind] = kinds.pop(kind)
-            if namespace in namespaces:
-                namespaces[namespace] = namespaces.pop(namespace)
-            reads = wish.object in self._unsettled and wish.read is not None
-            request = self._in_flight[wish.object] = OpenRequest(key[0], wish, self._term, now_s, reads)
-            return request
-        return None
+        kinds = namespaces[namespace]
+        free = ((key, wish) for key, wish in kinds[kind].items() if wish.object not in self._in_flight)
+        key, wish = next(free, (None, None))
+        if key is None or wish is None or self._number_of(kind, now_s) >= wish.at_once:
+            return None
+        del self._lanes[key[0]][key]
+        self._discard(is_background, lane, key)
+        if kind in kinds:
+            kinds[kind] = kinds.pop(kind)
+        if namespace in namespaces:
+            namespaces[namespace] = namespaces.pop(namespace)
+        reads = wish.object in self._unsettled and wish.read is not None
+        request = self._in_flight[wish.object] = OpenRequest(key[0], wish, self._term, now_s, reads)
+        return request
 
     def answered(self, request: OpenRequest, answer: Answer, now_s: float) -> None:
         """Follow the end of a request."""

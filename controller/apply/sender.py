@@ -31,6 +31,16 @@ class Sender:
         self._outbox.decide(decider, self.fence.term, wishes)
         self._changed.set()
 
+    def put(self, decider: str, term: int, wish: RequestWish) -> None:
+        """Add or replace one wish that was decided in a term; that of an ended term is dropped."""
+        if term == self.fence.term:
+            self._outbox.put(decider, term, wish)
+            self._changed.set()
+
+    def withdraw(self, decider: str, wish: RequestWish) -> None:
+        """Remove a wish that was not sent."""
+        self._outbox.withdraw(decider, wish)
+
     @property
     def is_idle(self) -> bool:
         """True if nothing waits and nothing is in flight."""

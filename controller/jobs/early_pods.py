@@ -10,12 +10,16 @@ from __future__ import annotations
 import asyncio
 import datetime
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final
 
-from controller.apply.fence import EndedTerm, Fence
+from controller.apply.fence import EndedTerm
+from controller.apply.outbox import Answer, RequestWish
+from controller.apply.sender import Sender, answer_of
 from controller.apply.write_backoff import Tries
-from controller.fleet.due_times import DueTurns
+from controller.fleet.due_times import DueTimes
 from controller.fleet.reserved import put
 from controller.observe import projections
 from controller.observe.model import API_VERSION, GROUP, UNSCHEDULED, Template
@@ -34,11 +38,8 @@ SEPARATOR: Final = "; "
 TEMPLATES_AT_MOST: Final = 32
 """The limit of claims in a pod: of the templates that the condition names."""
 AT_ONCE: Final = 16
-"""The limit of pods that are touched in one pass."""
-LISTS_AT_ONCE: Final = 16
-"""The limit of pages of pods that are read in one pass; namespaces take turns."""
-BYTES_AT_ONCE: Final = 1024 * 1024
-"""No further page is read in a pass that has read so many bytes: the pass also makes the reservations of others."""
+"""The limit of pods of a template that are touched at the same time."""
+DECIDER: Final = "early pods"
 LOOKS: Final = 4
 """How often the pods of a template are listed; a pod that is made later finds the template."""
 
@@ -56,34 +57,33 @@ class _Look:
     touched: bool = False
 
 
-@dataclass(slots=True)
-class _Budget:
-    """The pods that one pass may still touch, and the bytes that it may read."""
-
-    pods: int = AT_ONCE
-    size_bytes: int = BYTES_AT_ONCE
-
-    @property
-    def is_spent(self) -> bool:
-        return self.pods <= 0 or self.size_bytes <= 0
-
-
 class EarlyPods:
     """Looks for such pods a few times after each new template of a job's workload."""
 
     def __init__(
-        self, client: KubeClient, timing: JobTiming, fence: Fence, events: EventRecorder | None = None
+        self,
+        client: KubeClient,
+        timing: JobTiming,
+        sender: Sender,
+        on_change: Callable[[], None],
+        events: EventRecorder | None = None,
     ) -> None:
-        """`events`: posts an Event about pods whose status is rejected."""
+        """`on_change` is called after each page of pods.
+
+        `events`: posts an Event about pods whose status is rejected.
+        """
         self._client = client
+        self._sender = sender
+        self._on_change = on_change
         self._events = events
         self._timing = timing
-        self._fence = fence
+        self._term = 0  # of the last look
+        self._now = datetime.datetime.min.replace(tzinfo=datetime.UTC)  # its time
         self._templates: dict[tuple[str, str], Template] = {}
         self._by_uid: dict[str, Template] = {}
         self._new: set[str] = set()  # UIDs of templates
         self._looks: dict[str, _Look] = {}  # by UID of the template
-        self._turns = DueTurns()  # UIDs of the templates whose pods are looked for again
+        self._times = DueTimes()  # UIDs of the templates whose pods are looked for again
 
     def end_waits(self) -> None:
         """Look for all of them again."""
@@ -94,72 +94,84 @@ class EarlyPods:
         before = self._templates.get(key)
         put(self._templates, key, template)
         if before is not None and (template is None or before.uid != template.uid):
+            self._sender.withdraw(DECIDER, self._wish(before))
             del self._by_uid[before.uid]
             self._looks.pop(before.uid, None)
-            self._turns.discard(before.uid)
+            self._times.set(before.uid, None)
             self._new.discard(before.uid)
         if template is not None:
             self._by_uid[template.uid] = template
             if before is None or before.uid != template.uid:
                 self._new.add(template.uid)
 
-    async def look(self, now: datetime.datetime) -> datetime.datetime | None:
-        """Touch the pods that are due; return when to look again."""
+    def look(self, now: datetime.datetime, term: int) -> datetime.datetime | None:
+        """Ask for the pods of the templates that are due; return when others are."""
+        self._now = now
+        if term != self._term:
+            self._term = term
+            for uid, look in self._looks.items():
+                self._wait(uid, look)
         # Kubernetes may be about to make the claims itself.
         later = Tries(0, now + datetime.timedelta(seconds=self._timing.first_s))
         for uid in sorted(self._new):
-            self._wait(uid, _Look(later), now)
+            self._wait(uid, _Look(later))
         self._new = set()
-        budget = _Budget()
-        for _ in range(LISTS_AT_ONCE):
-            due = None if budget.is_spent else self._turns.take(now)
-            if due is None:
-                break
-            look = self._looks[due]
-            self._wait(due, look, now)  # if the term ends now, it is still due
-            self._wait(due, await self._page(self._by_uid[due], look, now, budget), now)
-        return self._turns.next(now)
+        for uid in self._times.take(now):
+            self._sender.put(DECIDER, term, self._wish(self._by_uid[uid]))
+        return self._times.next()
 
-    def _wait(self, uid: str, look: _Look, now: datetime.datetime) -> None:
+    def _wait(self, uid: str, look: _Look) -> None:
         """Go on with the pods of a template when that is due, unless they were listed often enough."""
         self._looks[uid] = look
-        if look.tries.number < LOOKS:
-            self._turns.put(uid, self._by_uid[uid].namespace, look.tries.next_at, now)
-        else:
-            self._turns.discard(uid)
+        self._times.set(uid, look.tries.next_at if look.tries.number < LOOKS else None)
 
-    async def _page(self, template: Template, look: _Look, now: datetime.datetime, budget: _Budget) -> _Look:
-        """Touch pods of one page that wait for a template; return how to go on. Raises EndedTerm.
+    def _wish(self, template: Template) -> RequestWish:
+        # One page at a time: it may be large, and it is in memory until the last of its pods is written.
+        kind = "list pods that wait for a template"
+        send = partial(self._send, template)
+        return RequestWish(template.uid, "pods", template.namespace, kind, send, at_once=1)
 
-        A page is the same each time that it is read with its cursor, so the names say which of its pods are left. One
-        whose status cannot be patched, such as for a policy, does not stop those after it.
-        """
+    async def _send(self, template: Template, term: int) -> Answer:
+        """Touch pods of one page, and place the next one. Raises EndedTerm."""
+        look, answer = self._looks[template.uid], Answer.NO_NEWS
         try:
-            page, following = await self._client.list_page(
-                PODS,
-                template.namespace,
-                look.cursor,
-                {"fieldSelector": UNSCHEDULED},
-                most_bytes=projections.WAITING_PODS_BYTES,
-            )
-            budget.size_bytes -= len(page.raw)
-            pods = projections.as_wire(page.decoded(projections.WaitingPod).objects)
-            waiting = [pod for pod in pods if _waits_for(pod, template)]
-            left = sorted(
-                (pod for pod in waiting if pod["metadata"]["name"] > look.after),
-                key=lambda pod: pod["metadata"]["name"],
-            )
-            due = left[: budget.pods]
-            results = await asyncio.gather(*(self._one(pod, template, now) for pod in due), return_exceptions=True)
-            budget.pods -= len(due)
-            woken = self._follow(due, results)
-            self._tell_rejected(template, due, results, now)
+            following = await self._page(template, look, self._now, term)
         except EndedTerm:
             raise
         except (ApiError, *MALFORMED) as err:
             facts = {"template": f"{template.namespace}/{template.name}", "error": str(err) or repr(err)}
             log.warning("pods that wait for a template could not be woken", extra=facts)
-            return self._again(look, now)
+            following = self._again(look, self._now)
+            if isinstance(err, ApiError):
+                answer = answer_of(err)
+        if template.uid in self._by_uid:
+            self._wait(template.uid, following)
+            self._on_change()
+        return answer
+
+    async def _page(self, template: Template, look: _Look, now: datetime.datetime, term: int) -> _Look:
+        """Touch pods of one page that wait for a template; return how to go on. Raises ApiError, MALFORMED, EndedTerm.
+
+        A page is the same each time that it is read with its cursor, so the names say which of its pods are left. One
+        whose status cannot be patched, such as for a policy, does not stop those after it.
+        """
+        page, following = await self._client.list_page(
+            PODS,
+            template.namespace,
+            look.cursor,
+            {"fieldSelector": UNSCHEDULED},
+            most_bytes=projections.WAITING_PODS_BYTES,
+        )
+        pods = projections.as_wire(page.decoded(projections.WaitingPod).objects)
+        waiting = [pod for pod in pods if _waits_for(pod, template)]
+        left = sorted(
+            (pod for pod in waiting if pod["metadata"]["name"] > look.after),
+            key=lambda pod: pod["metadata"]["name"],
+        )
+        due = left[:AT_ONCE]
+        results = await asyncio.gather(*(self._one(pod, template, now, term) for pod in due), return_exceptions=True)
+        woken = self._follow(due, results)
+        self._tell_rejected(template, due, results, now)
         look = replace(look, touched=look.touched or woken > 0)
         if due and not woken:
             # The next ones are likely to be rejected, too.
@@ -203,10 +215,10 @@ class EarlyPods:
                 self._events.post(_subject(template), "Warning", "PodsNotWoken", text, now)
                 return
 
-    async def _one(self, pod: Wire, template: Template, now: datetime.datetime) -> None:
+    async def _one(self, pod: Wire, template: Template, now: datetime.datetime, term: int) -> None:
         """Add the condition to a pod as it was read. Raises ApiError."""
         meta = pod["metadata"]
-        self._fence.check()
+        self._sender.fence.check(term)
         try:
             patch = touched(pod, template, now)
             await self._client.patch(PODS, meta["namespace"], meta["name"], patch, "status")

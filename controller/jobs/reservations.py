@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import datetime
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable
+from functools import partial
 from typing import Final
 
-from controller.apply.attempts import Attempts, WriteOutcome
+from controller.apply.attempts import Attempt, Attempts, WriteOutcome
 from controller.apply.beside import WatchedTerm
 from controller.apply.errors import Errors
+from controller.apply.outbox import Answer, RequestWish
 from controller.apply.requests import Applier
 from controller.fleet.changed_objects import ChangedObjects
-from controller.fleet.due_times import DueTurns
+from controller.fleet.due_times import DueTimes
 from controller.fleet.fleet_index import FleetIndex
 from controller.fleet.reserved import put
 from controller.jobs.decide import (
@@ -47,7 +48,8 @@ from neuron_dra.kube.requests import NEURON_WORKLOADS, is_path_segment
 log = logging.getLogger(__name__)
 
 AT_ONCE: Final = 16
-"""The limit of writes, and of Events, in one pass."""
+"""The limit of Events in one pass."""
+DECIDER: Final = "jobs"
 
 
 class JobReservations:
@@ -66,7 +68,7 @@ class JobReservations:
         queues: bool,
         on_change: Callable[[], None] = lambda: None,
     ) -> None:
-        """`queues`: Kueue admits workloads that have a queue. `on_change` is called after each write of a workload."""
+        """`queues`: Kueue admits workloads that have a queue. `on_change` is called after each request."""
         self._queues = queues
         self._on_change = on_change
         self._client = client
@@ -77,16 +79,19 @@ class JobReservations:
         self._timing = timing
         self._default_limit = default_limit
         self._guard = Guard(client, timing)
-        self._early_pods = EarlyPods(client, timing, applier.fence, events)
+        self._sender = applier.sender
+        self._early_pods = EarlyPods(client, timing, applier.sender, on_change, events)
         self._watched = WatchedTerm(applier.fence)
         self._term = 0  # of the last look
+        self._now = datetime.datetime.min.replace(tzinfo=datetime.UTC)  # its time
         self._kept = KeptJobDecisions()
         self._changes: ChangedObjects | None = None
         self._namespaces: dict[str, Namespace] = {}
         # The writes, by namespace/name of the workload.
         self._attempts = Attempts(applier.fence, timing.first_s, timing.longest_s)
-        self._moved: set[str] = set()  # those that may be due since they were placed
-        self._turns = DueTurns()
+        self._moved: set[str] = set()  # those that may be due since the last look
+        self._times = DueTimes()  # of those that wait
+        self._wished: dict[str, RequestWish] = {}  # of those in the outbox
         self._rejected: dict[Subject, JobEvent] = {}
         self._told: EventTurns[Subject] = EventTurns()
         self._errors = Errors()
@@ -103,22 +108,20 @@ class JobReservations:
         """Decide and write; return when to do so again at the latest. Raises ApiError of a list."""
         pinned = self._caches.is_pinned
         term = await self._watched.begin(self._watches)
+        self._now = now
         if term != self._term:
             self._kept.decide_all()
-            self._term = term
+            self._term, self._wished = term, {}
         self._follow(index)
         moments = [await self._guard.look(now)] if self._kept.jobs else []
         self._decide(index)
         self._errors.report(self._kept.errors)
         self._place_moved(now)
-        # At once: one that the server does not answer, such as for a slow webhook, holds up no other job.
-        await _all(self._make(each, now, term) for each in self._due(now))
-        self._place_moved(now)
         for subject in self._told.take(AT_ONCE):
             self._post(subject, now)
         workloads = self._kept.there.workloads.values()
         again = self._unread_kinds.look(self._watches, workloads, self._caches.namespaces.items, now)
-        found = [self._turns.next(now), await self._early_pods.look(now)]
+        found = [self._times.next(), self._early_pods.look(now, term)]
         if again is not None:
             found.append(again)
         if self._kept.undecided or self._told or pinned:
@@ -192,48 +195,53 @@ class JobReservations:
         )
 
     def _place_moved(self, now: datetime.datetime) -> None:
-        """Let each write that may be due now have its turn, or wait for its time."""
-        moved, self._moved = self._moved, set()
+        """Put each write that is due into the outbox; the others wait for their time."""
+        moved, self._moved = self._moved | {*self._times.take(now)}, set()
         for key in sorted(moved):
-            write = self._kept.writes.get(key)
-            if write is None:
-                self._turns.discard(key)
-            else:
-                self._turns.put(key, about(write).namespace, self._attempts.due(key, now), now)
+            before, write = self._wished.pop(key, None), self._kept.writes.get(key)
+            if before is not None:
+                self._sender.withdraw(DECIDER, before)
+            due_at = None if write is None else self._attempts.due(key, now)
+            is_due = due_at is not None and due_at <= now
+            self._times.set(key, None if is_due else due_at)
+            if write is not None and is_due:
+                wish = self._wished[key] = self._wish(key, write)
+                self._sender.put(DECIDER, self._term, wish)
 
-    def _due(self, now: datetime.datetime) -> list[Write]:
-        """Return the next writes that are due."""
-        found: list[Write] = []
-        while len(found) < AT_ONCE and (key := self._turns.take(now)) is not None:
-            if key in self._kept.writes:  # else the job is to be decided again
-                found.append(self._kept.writes[key])
-        return found
+    def _wish(self, key: str, write: Write) -> RequestWish:
+        verb, name = ("create", f"workload {key}") if isinstance(write, CreateWorkload) else ("", "")
+        if not isinstance(write, CreateWorkload):
+            verb, name = "patch" if isinstance(write, ChangeWorkload) else "delete", write.workload.uid
+        kind = f"{verb} neuronultraserverworkloads"
+        return RequestWish(name, "reservation", about(write).namespace, kind, partial(self._make, key, write))
 
-    async def _make(self, write: Write, now: datetime.datetime, term: int) -> None:
+    async def _make(self, key: str, write: Write, term: int) -> Answer:
         """Make one write that was decided in `term`. Raises EndedTerm.
 
-        What the server rejects becomes an Event, and is repeated later.
+        What the server rejects becomes an Event, and is repeated later. Until its effect is seen, it is decided, and
+        waits to be repeated.
         """
-        key = target(write)
+        attempt = await self._attempts.make(key, lambda: self._send(write, term), self._now, term)
+        self._moved.add(key)
+        self._note_outcome(key, write, attempt)
+        self._on_change()
+        return attempt.answer
+
+    def _note_outcome(self, key: str, write: Write, attempt: Attempt) -> None:
         job = None if isinstance(write, DeleteWorkload) else write.job
-        self._moved.add(key)  # until its effect is seen, it is decided, and waits to be repeated
-        outcome, error = await self._attempts.make(key, lambda: self._send(write, term), now, term)
-        match outcome:
+        match attempt.outcome:
             case WriteOutcome.WRITTEN if job is not None:
                 self._reject(job, None)
-                # The watch may show nothing new after the answer, and the plan has to see it.
-                self._on_change()
             case WriteOutcome.REJECTED if job is not None:
-                text = f"the reservation was rejected: {error}"
+                text = f"the reservation was rejected: {attempt.error}"
                 self._reject(job, JobEvent(job, True, "ReservationRejected", text, text))
             case WriteOutcome.REJECTED:
-                log.warning("a reservation of a job was not released", extra={"workload": key, "error": error})
+                log.warning("a reservation of a job was not released", extra={"workload": key, "error": attempt.error})
                 if isinstance(write, DeleteWorkload):
-                    about = reference_to(write.workload)
-                    text = f"the deletion of this workload was rejected, and its nodes stay reserved: {error}"
-                    self._events.post(about, "Warning", "ReleaseRejected", text, now)
+                    text = f"the deletion of this workload was rejected, and its nodes stay reserved: {attempt.error}"
+                    self._events.post(reference_to(write.workload), "Warning", "ReleaseRejected", text, self._now)
             case WriteOutcome.FAILED:
-                facts = {"workload": key, "error": error}
+                facts = {"workload": key, "error": attempt.error}
                 log.warning("a reservation for a job could not be written", extra=facts)
             case _:
                 pass  # what changed meanwhile is decided again
@@ -298,13 +306,6 @@ class JobReservations:
             job = note.job
             it = reference(job.api_version, job.kind, job.namespace, job.name, job.uid)
             self._events.post(it, "Warning" if note.warning else "Normal", note.reason, note.message, now)
-
-
-async def _all(work: Iterable[Awaitable[None]]) -> None:
-    """Do all of it at the same time; then raise the first error."""
-    for each in await asyncio.gather(*work, return_exceptions=True):
-        if each is not None:
-            raise each
 
 
 def _in_use(index: FleetIndex, workload: Workload) -> bool:

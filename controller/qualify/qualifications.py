@@ -302,7 +302,8 @@ class Qualifications:
 
     async def _make(self, write: Write, now: datetime.datetime, term: int) -> None:
         """Make one write; what fails is decided again later. Raises EndedTerm."""
-        outcome, error = await self._attempts.make(_key(write), lambda: self._send(write, term), now, term)
+        attempt = await self._attempts.make(_key(write), lambda: self._send(write, term), now, term)
+        outcome, error = attempt.outcome, attempt.error
         if outcome is WriteOutcome.WRITTEN:
             self._on_change()
             if isinstance(write, StoreResults | WriteQualification):

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Coroutine, Mapping
 from functools import partial
 from typing import Any, Final
 
-from controller.apply.attempts import Attempts, WriteOutcome
+from controller.apply.attempts import Attempt, Attempts, WriteOutcome
 from controller.apply.errors import Errors
 from controller.apply.fence import EndedTerm
 from controller.apply.requests import Applier
@@ -163,18 +163,18 @@ class Queues:
         """List them. What was unsettled before the list began is known then."""
         unsettled, was_stale = self._unsettled - self._sent.keys(), self._stale
         try:
-            outcome, error = await self._attempts.make(_LIST, self._watch.relist, now)
+            attempt = await self._attempts.make(_LIST, self._watch.relist, now)
         except EndedTerm:
-            outcome, error = WriteOutcome.FAILED, "the term of leadership has ended"
+            attempt = Attempt(WriteOutcome.FAILED, "the term of leadership has ended")
         self._listing = None
         ended.set()
-        if outcome is WriteOutcome.WRITTEN:
+        if attempt.outcome is WriteOutcome.WRITTEN:
             self._attempts.done(_LIST)
             self._unsettled -= unsettled
             self._moved |= unsettled
             self._stale = self._stale and not was_stale
         else:
-            log.warning("Kueue's Workloads could not be listed", extra={"error": error})
+            log.warning("Kueue's Workloads could not be listed", extra={"error": attempt.error})
         self._on_change()
 
     def admissions(self, index: FleetIndex, now: datetime.datetime) -> dict[str, Admission]:
@@ -261,25 +261,26 @@ class Queues:
         """Make one write that was decided in `term`; what fails is decided again later."""
         facts = {"write": type(write).__name__, "of": _named(write)}
         try:
-            outcome, error = await self._attempts.make(uid, partial(self._send, write, now, term), now, term)
+            attempt = await self._attempts.make(uid, partial(self._send, write, now, term), now, term)
         except EndedTerm:
             return  # it was not sent; the next leader decides
         finally:
             del self._sent[uid]
             self._moved.add(uid)
             self._on_change()
-        match outcome:
+        facts["error"] = attempt.error
+        match attempt.outcome:
             case WriteOutcome.WRITTEN:
                 self._attempts.done(uid)
                 log.info("wrote for a queue", extra=facts)
             case WriteOutcome.CHANGED:
                 self._doubt_kueue(uid, write)
             case WriteOutcome.REJECTED:
-                log.warning("a write for a queue was rejected", extra={**facts, "error": error})
-                self._tell_rejected(uid, write, error, now)
+                log.warning("a write for a queue was rejected", extra=facts)
+                self._tell_rejected(uid, write, attempt.error, now)
             case WriteOutcome.FAILED:
                 self._doubt_kueue(uid, write)
-                log.warning("a write for a queue failed", extra={**facts, "error": error})
+                log.warning("a write for a queue failed", extra=facts)
 
     def _tell_rejected(self, uid: str, write: Write, error: str, now: datetime.datetime) -> None:
         """Post an Event on the workload, or on what Kueue has left of it.

@@ -1,4 +1,4 @@
-"""Requests without an answer in some namespaces delay no workload of another one. Issue 4.05, ADR 16.
+"""Requests without an answer in some namespaces delay no workload and no job of another one. Issue 4.05, ADR 16.
 
 The rows are derived from the requests that a controller sends to a tenant's namespace, so that a new request without a
 row fails. The client of these controllers waits ten minutes for an answer: what waits for one does not end in time.
@@ -6,16 +6,19 @@ row fails. The client of these controllers waits ten minutes for an answer: what
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 from typing import Final
 
 import pytest
 
-from controller.program import NAME
+from controller.jobs.early_pods import CONDITION
+from controller.program import NAME, Controller
 from hack.bench.ultraservers import ultraserver
 from neuron_dra.core.wire import Obj
 from neuron_dra.emulation.embedded_api import Do, EmbeddedApi, InjectedFault
 from tests.story.controller_cluster import Cluster, answering, running_controller
+from tests.story.test_jobs_reserve import POLICIES, guard, pods
 from tests.support.controller_timings import QUICK
 from tests.support.timings import quicker
 from tests.support.waiting import eventually
@@ -125,3 +128,109 @@ async def test_requests_without_an_answer_delay_no_other_namespace(row: str, mom
         await cluster.has_a_calm_neighbour()
         if len(faults) > 1:
             await eventually(lambda: sum(fault.hits for fault in faults) > 1, 60, what="others hang, too")
+
+
+# -- jobs that reserve -------------------------------------------------------------------------------------------------
+
+GROWS: Final = "while jobs get larger"
+JOB_ROWS: Final = {
+    "create neuronultraserverworkloads": BEGIN,
+    "list pods": BEGIN,
+    "patch pods/status": BEGIN,
+    "patch neuronultraserverworkloads": GROWS,
+    "get jobs": GROWS,
+    "delete neuronultraserverworkloads": END,
+}
+"""The requests that only jobs cause, and when the controller sends them."""
+JOBS: Final = 20
+
+
+class ClusterWithJobs(LargeCluster):
+    """A large cluster in which the jobs of two namespaces may reserve."""
+
+    def __init__(self, api: EmbeddedApi) -> None:
+        super().__init__(api)
+        for kind, plural in (("", "validatingadmissionpolicies"), ("Binding", "validatingadmissionpolicybindings")):
+            api.register(POLICIES, ("v1",), f"ValidatingAdmissionPolicy{kind}", plural, namespaced=False)
+        guard(self)
+        meta = {
+            "labels": {"neuron.aws.com/reserve-for-jobs": "true"},
+            "annotations": {"neuron.aws.com/max-reserved-nodes": "100"},
+        }
+        for namespace in ("ml", "calm"):
+            api.patch("namespaces", namespace, {"metadata": meta})
+
+    def submit_job(self, namespace: str, name: str) -> None:
+        """Create a job of one pod, and its pod, which waits for its template."""
+        template = pods(f"{name}-rct")
+        annotations = {"neuron.aws.com/ultraservers": "topologySize=1"}
+        meta = {"namespace": namespace, "name": name}
+        job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {**meta, "annotations": annotations}}
+        self.api.create({**job, "spec": {"parallelism": 1, "template": template}})
+        condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+        status = {"phase": "Pending", "conditions": [condition]}
+        self.api.create(
+            {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": template["spec"], "status": status}
+        )
+
+    def grow(self, namespace: str, name: str) -> None:
+        self.api.patch("jobs", name, {"spec": {"parallelism": 2}}, namespace)
+
+    def complete(self, namespace: str, name: str) -> None:
+        done = {"conditions": [{"type": "Complete", "status": "True"}]}
+        self.api.patch("jobs", name, {"status": done}, namespace)
+
+    def count(self, namespace: str, name: str) -> int:
+        """Return the number of servers that a job's workload has, 0 until it is Allocated."""
+        stored = self.api.find(KIND, name, namespace)
+        if stored is None or stored.get("status", {}).get("state") != "Allocated":
+            return 0
+        return int(stored["spec"]["serverCount"])
+
+    async def runs_a_job(self, namespace: str, name: str) -> None:
+        """A job reserves, wakes its pod, grows, and is released."""
+        self.submit_job(namespace, name)
+        await eventually(lambda: self.count(namespace, name) == 1, 60, what="the job is Allocated")
+        await eventually(lambda: self.is_woken(namespace, name), 60, what="its pod is woken")
+        self.grow(namespace, name)
+        await eventually(lambda: self.count(namespace, name) == 2, 60, what="the larger job is Allocated")
+        self.complete(namespace, name)
+        await eventually(lambda: self.api.find(KIND, name, namespace) is None, 60, what="the job is released")
+
+    def is_woken(self, namespace: str, name: str) -> bool:
+        conditions = self.api.get("Pod", name, namespace)["status"]["conditions"]
+        return any(condition["type"] == CONDITION for condition in conditions)
+
+
+def running_jobs(cluster: Cluster) -> contextlib.AbstractAsyncContextManager[Controller]:
+    jobs = {"first_s": 0.05, "longest_s": 0.2, "absent_s": 0.2, "guard_s": 0.2}
+    return running_controller(cluster, "--jobs-may-reserve", "true", timing=quicker(PATIENT, jobs=jobs))
+
+
+async def test_every_request_for_a_job_has_a_row() -> None:
+    async with answering(ClusterWithJobs, controllers=False) as cluster, running_jobs(cluster):
+        await cluster.runs_a_job("ml", "train")
+        sent = [each for each in cluster.api.log if each.user_agent == NAME and each.namespace == "ml"]
+        rows = {f"{each.verb} {each.resource}" for each in sent}
+        assert rows - ROWS.keys() == JOB_ROWS.keys() - ROWS.keys()
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("row", JOB_ROWS)
+async def test_requests_for_jobs_without_an_answer_delay_no_other_namespace(row: str) -> None:
+    verb, resource = row.split(" ")
+    fault = InjectedFault(Do.HANG, verb=verb, resource=resource, namespace="ml", times=None)
+    names = [f"j{number}" for number in range(JOBS)]
+    async with answering(ClusterWithJobs, controllers=False) as cluster, running_jobs(cluster):
+        await eventually(lambda: len(cluster.api.objects("neuronultraservers")) == OBJECTS // 4 + 2, 60)
+        if JOB_ROWS[row] == BEGIN:
+            cluster.api.faults.add(fault)
+        for name in names:
+            cluster.submit_job("ml", name)
+        if JOB_ROWS[row] != BEGIN:
+            await eventually(lambda: all(cluster.count("ml", name) for name in names), 120, what="all are Allocated")
+            cluster.api.faults.add(fault)
+            for name in names:
+                (cluster.grow if JOB_ROWS[row] == GROWS else cluster.complete)("ml", name)
+        await eventually(lambda: fault.hits, 60, what="a request hangs")
+        await cluster.runs_a_job("calm", "neighbour")

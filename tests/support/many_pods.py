@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from controller.apply.claim_pods import ClaimPods
-from controller.apply.fence import unelected
 from controller.apply.pod_checks import PodLooks
 from controller.fleet.fleet_index import FleetIndex
 from controller.jobs.early_pods import EarlyPods
@@ -34,7 +33,7 @@ from neuron_dra.kube.client import MAX_ANSWER_BYTES, KubeClient
 from neuron_dra.kube.config import KubeConfig
 from neuron_dra.kube.events import EventRecorder
 from neuron_dra.kube.requests import PODS
-from tests.support.sending import new_sender, sent
+from tests.support.sending import new_sender, pods_looked_for, sent
 
 NODES: Final = 16
 NOW: Final = datetime.datetime(2026, 3, 1, 12, 0, tzinfo=datetime.UTC)
@@ -120,10 +119,10 @@ async def unscheduled_pods(server: ServerOfPods) -> None:
 
 async def early_pods(server: ServerOfPods) -> None:
     """Look for pods that were made before their template."""
-    early = EarlyPods(server, DEFAULT_TIMING.jobs, unelected())
+    early = EarlyPods(server, DEFAULT_TIMING.jobs, new_sender(), lambda: None)
     early.put(("ml", "other"), Template("ml", "other", "uid-t", None, deleting=False))
     for minutes in range(6):
-        await early.look(NOW + datetime.timedelta(minutes=minutes))
+        await pods_looked_for(early, NOW + datetime.timedelta(minutes=minutes))
 
 
 async def limits_watcher(server: ServerOfPods) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 from controller.apply.fence import unelected
 from controller.apply.rendezvous_service import RendezvousServices
 from controller.apply.sender import Sender
+from controller.jobs.early_pods import EarlyPods
 from controller.observe.model import Meeting
 from controller.timing import DEFAULT_TIMING
 
@@ -33,3 +34,8 @@ async def sent(sender: Sender, look: Callable[[], Moment]) -> Moment:
 async def looked(services: RendezvousServices, meetings: Sequence[Meeting], now: datetime.datetime) -> Moment:
     """Let the Services of workloads be brought up to date; return when they are due again."""
     return await sent(services._sender, lambda: services.look(meetings, now))
+
+
+async def pods_looked_for(early: EarlyPods, now: datetime.datetime) -> Moment:
+    """Let the pods of templates that are due be woken; return when others are due."""
+    return await sent(early._sender, lambda: early.look(now, early._sender.fence.term))

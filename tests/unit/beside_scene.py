@@ -370,6 +370,7 @@ class Scene:
             while not queues._work.empty():
                 await queues._work.get_nowait()()
             await jobs.look(index, moment)
+            await applier.sender.send_all()
             await tests.look(index, moment)
         for method, path, body in shelf.writes:
             found.writes.setdefault(_written(path, body), []).append((method, path, body))

@@ -18,7 +18,7 @@ from controller.apply.leader import Alone
 from controller.apply.requests import Applier
 from controller.fleet.fleet_index import FleetIndex
 from controller.jobs import decide as jobs
-from controller.jobs.early_pods import LISTS_AT_ONCE, EarlyPods
+from controller.jobs.early_pods import EarlyPods
 from controller.jobs.reservations import JobReservations
 from controller.jobs.watches import JobWatches
 from controller.observe import decode
@@ -38,6 +38,7 @@ from neuron_dra.errors import NotFound
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import KubeConfig
 from neuron_dra.kube.events import EventRecorder
+from tests.support.sending import new_sender, pods_looked_for
 from tests.support.waiting import eventually
 from tests.unit.test_jobs_decide import job, view
 from tests.unit.test_jobs_decide import workload as workload_of_job
@@ -159,8 +160,8 @@ async def test_a_release_is_not_sent_if_the_term_ends_while_the_job_is_read(api:
         await eventually(lambda: "Job" in watches.kinds, what="jobs are listed")
         await caches.relist()
         made = JobReservations(client, caches, applier, watches, events, JobTiming(), None, queues=True)
-        with pytest.raises(Exception, match="has ended"):
-            await made.look(caches.index(), NOW)
+        await made.look(caches.index(), NOW)
+        await applier.sender.send_all()
     finally:
         for task in tasks:
             task.cancel()
@@ -233,31 +234,6 @@ async def test_an_unreadable_workload_exists_for_its_workload_of_kueue(api: Embe
         assert hidden.writes() == []
 
 
-async def test_templates_of_one_namespace_keep_the_pods_of_no_other_waiting() -> None:
-    lists: list[str] = []
-
-    class NoPods(KubeClient):
-        def __init__(self) -> None:
-            super().__init__(KubeConfig("pods:"))
-
-        async def _send(self, method: str, path: str, *_: Any) -> bytes:
-            lists.append(path)
-            return b'{"kind": "PodList", "metadata": {}, "items": []}'
-
-    templates = {}
-    for namespace, number in (*(("a", number) for number in range(1000)), ("b", 0)):
-        name = f"w{number}"
-        templates[namespace, name] = Template(namespace, name, f"t-{namespace}{name}", owner=None, deleting=False)
-    early = EarlyPods(NoPods(), JobTiming(), Fence(Alone()))
-    early._fence.enter(1)
-    for key, template in templates.items():
-        early.put(key, template)
-    await early.look(NOW)
-    await early.look(NOW + datetime.timedelta(seconds=60))
-    assert len(lists) == LISTS_AT_ONCE
-    assert "/api/v1/namespaces/b/pods" in lists
-
-
 def test_an_error_about_one_job_is_its_event() -> None:
     """No decoder returns such a job; whatever raises in a decision costs that job alone."""
     bad: Any = None
@@ -298,11 +274,10 @@ async def test_a_pod_with_damage_keeps_no_other_pod_waiting() -> None:
             return msgspec.json.encode({"kind": "PodList", "metadata": {}, "items": pods})
 
     template = Template("ml", "rct", "t", owner=None, deleting=False)
-    early = EarlyPods(Pods(), JobTiming(), Fence(Alone()))
-    early._fence.enter(1)
+    early = EarlyPods(Pods(), JobTiming(), new_sender(), lambda: None)
     early.put(("ml", "rct"), template)
-    await early.look(NOW)
-    await early.look(NOW + datetime.timedelta(seconds=60))
+    for minutes in (0, 1):
+        await pods_looked_for(early, NOW + datetime.timedelta(minutes=minutes))
     assert touched == ["/api/v1/namespaces/ml/pods/p5/status"]
 
 

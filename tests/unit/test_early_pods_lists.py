@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 import tracemalloc
 from collections import Counter
@@ -11,9 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from controller.apply.fence import Fence
-from controller.apply.leader import Alone
-from controller.jobs.early_pods import AT_ONCE, LISTS_AT_ONCE, LOOKS, EarlyPods, touched, waits_for
+from controller.jobs.early_pods import AT_ONCE, LOOKS, EarlyPods, touched, waits_for
 from controller.observe import projections
 from controller.observe.model import Template
 from controller.timing import JobTiming
@@ -23,6 +22,8 @@ from neuron_dra.kube import objects
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import KubeConfig
 from neuron_dra.kube.requests import PODS
+from tests.support.sending import new_sender, pods_looked_for
+from tests.support.waiting import eventually
 
 NOW = datetime.datetime(2026, 3, 1, 12, 0, tzinfo=datetime.UTC)
 MIB = 1024 * 1024
@@ -86,34 +87,33 @@ class Pods(KubeClient):
 
 
 def early_pods(client: KubeClient, templates: int = 1) -> EarlyPods:
-    early = EarlyPods(client, JobTiming(), Fence(Alone()))
-    early._fence.enter(1)
+    early = EarlyPods(client, JobTiming(), new_sender(), lambda: None)
     for number in range(templates):
         name = f"rct{number or ''}"
         early.put(("ml", name), Template("ml", name, f"t{number}", owner=None, deleting=False))
     return early
 
 
-async def look_until_done(early: EarlyPods, most: int) -> int:
-    """Look whenever that is due, at most so often; return how often."""
+async def look_until_done(early: EarlyPods) -> None:
+    """Look whenever that is due, until nothing is."""
     due: datetime.datetime | None = NOW
-    for passes in range(most):
+    for _ in range(100):
         if due is None:
-            return passes
-        due = await early.look(due)
-    raise AssertionError(f"not done after {most} passes")
+            return
+        due = await pods_looked_for(early, due)
+    raise AssertionError("pods are looked for again and again")
 
 
 async def test_every_waiting_pod_is_woken_once_on_whatever_page() -> None:
     pods = Pods([waiting_pod(number) for number in range(600)])
-    await look_until_done(early_pods(pods), most=100)
+    await look_until_done(early_pods(pods))
     assert pods.patched == Counter(pod["metadata"]["name"] for pod in pods.pods)
 
 
 async def test_rejected_pods_hide_none_behind_them() -> None:
     rejected = frozenset(f"p{number:05}" for number in range(300))
     pods = Pods([waiting_pod(number) for number in range(320)], rejected)
-    await look_until_done(early_pods(pods), most=500)
+    await look_until_done(early_pods(pods))
     woken = {name for name, number in pods.patched.items() if number == 1}
     assert woken == {f"p{number:05}" for number in range(300, 320)}
     assert {pods.patched[name] for name in rejected} <= set(range(2, LOOKS + 2))
@@ -122,30 +122,55 @@ async def test_rejected_pods_hide_none_behind_them() -> None:
 async def test_a_batch_that_is_only_rejected_is_followed_by_a_pause() -> None:
     names = frozenset(f"p{number:05}" for number in range(300))
     early = early_pods(Pods([waiting_pod(number) for number in range(300)], names))
-    due = await early.look(NOW)
-    assert due is not None
-    again = await early.look(due)
+    early.look(NOW, 1)
+    due = NOW + datetime.timedelta(seconds=JobTiming().first_s)
+    assert early.look(due, 1) is None
+    await early._sender.send_all()
+    again = early.look(due, 1)
     assert again is not None
     assert (again - due).total_seconds() == JobTiming().first_s
 
 
-@pytest.mark.parametrize(("size_bytes", "most_pages"), [(0, LISTS_AT_ONCE), (20_000, 1)])
-async def test_a_pass_reads_pages_within_its_budget(size_bytes: int, most_pages: int) -> None:
-    """Twenty templates of one tenant are new, and many pods wait for others."""
-    pods = Pods([waiting_pod(number, "another", size_bytes) for number in range(100)])
+async def test_pages_are_read_one_at_a_time_and_a_slow_one_delays_no_other_namespace() -> None:
+    """Twenty templates of one tenant are new; its lists get no answer."""
+
+    class SlowPods(Pods):
+        reading = 0
+        most_reading = 0
+
+        async def _send(self, method: str, path: str, *rest: Any, **options: Any) -> bytes:
+            if "/namespaces/slow/" in path:
+                await asyncio.Event().wait()
+            if method != "GET":
+                return await super()._send(method, path, *rest, **options)
+            self.reading += 1
+            self.most_reading = max(self.most_reading, self.reading)
+            await asyncio.sleep(0)
+            self.reading -= 1
+            return await super()._send(method, path, *rest, **options)
+
+    pods = SlowPods([waiting_pod(number, "rct9") for number in range(3)])
     early = early_pods(pods, templates=20)
-    due = await early.look(NOW)
-    assert due is not None
-    await early.look(due)
-    assert pods.pages == most_pages
+    for number in range(20):
+        template = Template("slow", f"rct{number}", f"slow{number}", owner=None, deleting=False)
+        early.put(("slow", template.name), template)
+    early.look(NOW, 1)
+    early.look(NOW + datetime.timedelta(minutes=1), 1)
+    sending = asyncio.create_task(early._sender.run())
+    try:
+        await eventually(lambda: len(pods.patched) == 3 and pods.pages == 20, what="the other pods are woken")
+    finally:
+        sending.cancel()
+        await asyncio.gather(sending, return_exceptions=True)
+    assert pods.most_reading == 1
 
 
-async def test_a_pass_touches_so_many_pods_at_most() -> None:
+async def test_a_page_touches_so_many_pods_at_most() -> None:
     pods = Pods([waiting_pod(number) for number in range(600)])
     early = early_pods(pods)
-    due = await early.look(NOW)
-    assert due is not None
-    await early.look(due)
+    early.look(NOW, 1)
+    early.look(NOW + datetime.timedelta(minutes=1), 1)
+    await early._sender.send_all()
     assert pods.patched.total() == AT_ONCE
 
 
@@ -176,7 +201,7 @@ async def test_ten_thousand_kilobytes_of_waiting_pods_need_little_memory(is_cont
             async for page in pods.list(PODS, "ml"):
                 kept += page.decoded(dict).objects
         else:
-            await look_until_done(early, most=100)
+            await look_until_done(early)
         _, peak_bytes = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
