@@ -128,8 +128,6 @@ class Controller:
                 tasks = [group.create_task(run(), name=f"watch {name}") for name, run in watches.items()]
                 if queue is not None:
                     tasks.append(group.create_task(queue.run(), name="watch Kueue's workloads"))
-                if queues is not None:
-                    tasks.append(group.create_task(queues.run(), name="queues"))
                 loops = {"reconcile": reconciler.run, "events": events.run, "send": applier.sender.run}
                 tasks += [group.create_task(run(), name=name) for name, run in loops.items()]
                 tasks += [group.create_task(beside.run(), name="beside the plans") for beside in self._beside]

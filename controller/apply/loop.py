@@ -55,12 +55,8 @@ class Admissions(Look, Protocol):
     def doubt(self) -> None:
         """Note that a write of reservations had no answer."""
 
-    @property
-    def written(self) -> frozenset[str]:
-        """The UIDs of the workloads whose status it is writing."""
-
     def leave_to_the_plan(self, left: frozenset[str], beyond_limit: frozenset[str]) -> None:
-        """Write nothing into the status of workloads, by UID, that the plan writes, or the server has rejected.
+        """Write nothing into the status of workloads, by UID, of which the server has rejected the plan's write.
 
         Ask for no quota for those beyond the limit of waiting workloads.
         """
@@ -191,8 +187,7 @@ class Reconciler:
         plan = self._throttle.without_deferrable(plan, now)
         self._writes.begin(plan.actions, now)
         await self._writes.make_ultraservers(plan.actions, self._progressed)
-        written = frozenset() if self._queues is None else self._queues.written
-        self._writes.wish_others(plan.actions, written)
+        self._writes.wish_others(plan.actions)
         self._applier.keep_blocked({action.uid for action in plan.actions if isinstance(action, Evict)})
         due = replace(plan, actions=tuple(self._writes.attempted))
         moments = [
@@ -208,9 +203,7 @@ class Reconciler:
         if self._queues is not None:
             if self._writes.unanswered:
                 self._queues.doubt()
-            left = self._writes.rejected_statuses(plan.actions) | self._writes.wished
-            left |= self._applier.sender.in_flight()
-            self._queues.leave_to_the_plan(left, plan.beyond_limit)
+            self._queues.leave_to_the_plan(self._writes.rejected_statuses(plan.actions), plan.beyond_limit)
             moments.append(await self._queues.look(self._caches.index(), now))
             self._progressed()
         return due, min((each for each in moments if each is not None), default=None)

@@ -150,11 +150,8 @@ class Writes:
                 for number in range(min(len(due), IN_FLIGHT)):
                     group.create_task(work(), name=f"writes {number}")
 
-    def wish_others(self, actions: Sequence[Action], written: frozenset[str]) -> None:
-        """Put the other writes into the outbox: of each workload the first step, if what precedes it is stored.
-
-        `written` are the UIDs of workloads whose status is being written otherwise.
-        """
+    def wish_others(self, actions: Sequence[Action]) -> None:
+        """Put the other writes into the outbox: of each workload the first step, if what precedes it is stored."""
         forward = {uid for action in actions if not _only_waits(action) for uid in action.owners}
         first: dict[str, type[Action]] = {}  # by UID of the workload, the step that later ones wait for
         withheld = set(self._failed_owners)
@@ -168,9 +165,8 @@ class Writes:
                 first |= dict.fromkeys(action.owners - first.keys(), type(action))
             if is_later or not withheld.isdisjoint(action.owners) or self._waits(action):
                 continue
-            if _object(action) not in written:
-                is_background = _only_waits(action) and forward.isdisjoint(action.owners)
-                wishes.append(self._wish(action, is_background=is_background))
+            is_background = _only_waits(action) and forward.isdisjoint(action.owners)
+            wishes.append(self._wish(action, is_background=is_background))
         self.wished = frozenset(wish.object for wish in wishes)
         self._applier.sender.decide("plan", wishes)
 

@@ -1,7 +1,7 @@
 """Keeps Kueue's Workloads and our workloads with a queue in step: reads, decides, writes.
 
 It decides in each pass of the controller, when no write of reservations is in progress, because it returns quota for
-nodes. It writes, and lists Kueue's Workloads again, beside the passes: the webhooks of Kueue may not answer.
+nodes. The outbox sends its writes, and lists Kueue's Workloads again: the webhooks of Kueue may not answer.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ import asyncio
 import datetime
 import json
 import logging
-from collections.abc import Callable, Collection, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import partial
 from typing import Any, Final
 
 from controller.apply.attempts import Attempt, Attempts, WriteOutcome
 from controller.apply.errors import Errors
-from controller.apply.fence import EndedTerm
+from controller.apply.outbox import Answer, RequestWish
 from controller.apply.requests import Applier
 from controller.decisions.reasons import Reason
 from controller.fleet.changed_objects import ChangedObjects
-from controller.fleet.due_times import DueTurns
+from controller.fleet.due_times import DueTimes
 from controller.fleet.fleet_index import FleetIndex
 from controller.observe.caches import Caches
 from controller.observe.model import API_VERSION, Admission, QueueRecord, Workload, condition
@@ -40,7 +40,7 @@ from controller.queue.watches import QueueWatch
 from controller.timing import QueueTiming
 from neuron_dra.core.event_turns import EventTurns
 from neuron_dra.core.ultraserver import Phase
-from neuron_dra.errors import ApiError, Conflict
+from neuron_dra.errors import Conflict
 from neuron_dra.kube import objects
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.events import EventRecorder, reference
@@ -49,7 +49,8 @@ from neuron_dra.kube.requests import KUEUE_WORKLOADS, NEURON_WORKLOADS
 log = logging.getLogger(__name__)
 
 AT_ONCE: Final = 32
-"""The limit of writes in progress, and of Events in one pass."""
+"""The limit of Events in one pass."""
+DECIDER: Final = "queues"
 UNCERTAIN: Final = (Reason.UNREADABLE_RESERVATION, Reason.RESERVATION_NOT_SEEN)
 """The reasons of workloads that may have nodes which the controller cannot see."""
 
@@ -61,7 +62,7 @@ _LIST: Final = "list"
 class Queues:
     """Decides in each pass of the controller what has changed. It can forget all that it keeps, and decide it again.
 
-    `run` makes the writes. It calls `on_change` after each, because the next decision may depend on it.
+    It calls `on_change` after each request, because the next decision may depend on it.
     """
 
     def __init__(
@@ -82,27 +83,24 @@ class Queues:
         self._timing = timing
         self._on_change = on_change
         self._attempts = Attempts(applier.fence, timing.first_s, timing.longest_s)  # by UID of the workload
-        self._work: asyncio.Queue[Callable[[], Coroutine[Any, Any, object]]] = asyncio.Queue()
-        self._sent: dict[str, Write] = {}  # by UID of the workload, the writes in progress
+        self._sender = applier.sender
+        self._term = 0  # of the wishes
+        self._now = datetime.datetime.min.replace(tzinfo=datetime.UTC)  # the time of the last look
+        self._wished: dict[str, RequestWish] = {}  # by UID of the workload, what is in the outbox
+        self._taking: set[str] = set()  # of these, the UIDs of workloads whose write takes quota away
+        self._sent: dict[str, Write] = {}  # by UID of the workload, the writes in flight
         self._kept = KeptQueueDecisions()
         self._changes: ChangedObjects | None = None
         self._moved: set[str] = set()  # UIDs of workloads whose writes may be due since the last look
-        self._turns = DueTurns()  # UIDs of workloads with a write
+        self._times = DueTimes()  # UIDs of workloads with a write that waits
         self._unsettled: set[str] = set()  # UIDs of workloads for which a write had no answer
         self._stale = False  # another replica may have changed Kueue's Workloads
-        self._listing: asyncio.Event | None = None  # it is set at the end of the list in progress
+        self._listed = asyncio.Event()  # set at the end of a list
         self._left: frozenset[str] = frozenset()
         self._beyond_limit: frozenset[str] = frozenset()
         self._doubted = False  # a write of reservations had no answer
         self._told: EventTurns[str] = EventTurns()  # by UID of the workload
         self._errors = Errors()
-
-    async def run(self) -> None:
-        """Carry out what was decided, until cancelled."""
-        async with asyncio.TaskGroup() as group:
-            while True:
-                work = await self._work.get()
-                group.create_task(work())
 
     def end_waits(self) -> None:
         """Do at once what waits for a time."""
@@ -113,13 +111,8 @@ class Queues:
         """Note that a write of reservations had no answer: they may exist although the caches do not show them."""
         self._doubted = True
 
-    @property
-    def written(self) -> frozenset[str]:
-        """The UIDs of the workloads whose status is being written."""
-        return frozenset(uid for uid, write in self._sent.items() if isinstance(write, RecordQueue))
-
     def leave_to_the_plan(self, left: frozenset[str], beyond_limit: frozenset[str]) -> None:
-        """Write nothing into the status of workloads, by UID, that the plan writes, or that the server has rejected.
+        """Write nothing into the status of workloads, by UID, of which the server has rejected the plan's write.
 
         Ask for no quota for those beyond the limit of waiting workloads: each Workload of Kueue takes memory, too.
         """
@@ -134,48 +127,39 @@ class Queues:
         self._stale = True
         self._kept.decide_all()
         self._attempts.done(_LIST)
-        listing = self._begin_list(now)
+        self._now = now
+        self._listed.clear()
+        self._wish_list(self._watch.relist)
         try:
             async with asyncio.timeout(self._timing.relist_s):
-                await listing.wait()
+                await self._listed.wait()
         except TimeoutError:
             log.warning("workloads with a queue wait: Kueue's Workloads are not listed yet")
 
     def resume(self) -> None:
         """Open the watch of Kueue's Workloads again, for a leader that regained its Lease."""
-        self._work.put_nowait(self._resume)
+        self._wish_list(self._watch.resume)
 
-    async def _resume(self) -> None:
-        try:
-            await self._watch.resume()
-        except ApiError:
-            self._stale = True
-            self._on_change()
+    def _wish_list(self, read: Callable[[], Awaitable[None]]) -> None:
+        """Let Kueue's Workloads be listed, unless they are."""
+        wish = RequestWish(_LIST, _LIST, "", "list workloads.kueue.x-k8s.io", partial(self._list, read))
+        self._sender.put(DECIDER, self._applier.fence.term, wish)
 
-    def _begin_list(self, now: datetime.datetime) -> asyncio.Event:
-        """List Kueue's Workloads beside the passes, unless a list is in progress; return what is set at its end."""
-        if self._listing is None:
-            self._listing = asyncio.Event()
-            self._work.put_nowait(partial(self._list, self._listing, now))
-        return self._listing
-
-    async def _list(self, ended: asyncio.Event, now: datetime.datetime) -> None:
-        """List them. What was unsettled before the list began is known then."""
+    async def _list(self, read: Callable[[], Awaitable[None]], term: int) -> Answer:
+        """List them. What was unsettled before the list began is known then. Raises EndedTerm."""
         unsettled, was_stale = self._unsettled - self._sent.keys(), self._stale
-        try:
-            attempt = await self._attempts.make(_LIST, self._watch.relist, now)
-        except EndedTerm:
-            attempt = Attempt(WriteOutcome.FAILED, "the term of leadership has ended")
-        self._listing = None
-        ended.set()
+        attempt = await self._attempts.make(_LIST, read, self._now, term)
+        self._listed.set()
         if attempt.outcome is WriteOutcome.WRITTEN:
             self._attempts.done(_LIST)
             self._unsettled -= unsettled
             self._moved |= unsettled
             self._stale = self._stale and not was_stale
         else:
+            self._stale = True
             log.warning("Kueue's Workloads could not be listed", extra={"error": attempt.error})
         self._on_change()
+        return attempt.answer
 
     def admissions(self, index: FleetIndex, now: datetime.datetime) -> dict[str, Admission]:
         """Return what the queue of each workload allows, for a plan."""
@@ -185,10 +169,11 @@ class Queues:
     async def look(self, index: FleetIndex, now: datetime.datetime) -> datetime.datetime | None:
         """Decide, and begin the writes; return when to do so again at the latest. Raises ApiError of a list."""
         moments: list[datetime.datetime] = []
+        self._now = now
         if self._unsettled or self._stale:
             again = self._attempts.due(_LIST, now)
             if again <= now:
-                self._begin_list(now)
+                self._wish_list(self._watch.relist)
             else:
                 moments.append(again)
         if self._doubted:
@@ -196,19 +181,17 @@ class Queues:
             await self._caches.ultraservers.relist()
             self._doubted = False
             index = self._caches.index()
-        term = self._applier.fence.term
+        if self._term != self._applier.fence.term:
+            self._term = self._applier.fence.term
+            self._wished, self._taking = {}, set()
+            self._moved |= self._kept.writes.keys()
         unreadable = self._follow(index, now)
         self._errors.report(self._kept.errors)
-        moved, self._moved = self._moved, set()
+        moved, self._moved = self._moved | {*self._times.take(now)}, set()
         for uid in sorted(moved, key=self._kept.order):
             self._place(uid, unreadable, now)
-        while len(self._sent) < AT_ONCE and (due := self._turns.take(now)) is not None:
-            write = self._sent[due] = self._kept.writes[due]
-            self._work.put_nowait(partial(self._make, due, write, now, term))
         self._tell(now)
-        # Those beyond AT_ONCE are due when one that is in progress has ended.
-        waits = None if len(self._sent) >= AT_ONCE else self._turns.next(now)
-        moments += [each for each in (waits, self._kept.next_moment()) if each is not None]
+        moments += [moment for moment in (self._times.next(), self._kept.next_moment()) if moment is not None]
         return min(moments, default=None)
 
     def _follow(self, index: FleetIndex, now: datetime.datetime) -> frozenset[str]:
@@ -229,17 +212,34 @@ class Queues:
         return unreadable
 
     def _place(self, uid: str, unreadable: Collection[str], now: datetime.datetime) -> None:
-        """Let the write for a workload have its turn, or wait for its time."""
-        self._turns.discard(uid)
-        write = self._kept.writes.get(uid)
+        """Put the write for a workload into the outbox, or let it wait for its time."""
+        before, write = self._wished.pop(uid, None), self._kept.writes.get(uid)
+        if before is not None:
+            self._sender.withdraw(DECIDER, before)
+        self._taking.discard(uid)
+        self._times.set(uid, None)
         if write is None:
             self._attempts.done(uid)
             return
-        left = isinstance(write, RecordQueue) and uid in self._left
-        left = left or (isinstance(write, CreateKueueWorkload) and uid in self._beyond_limit)
-        if left or uid in self._sent or uid in self._unsettled or uid in unreadable:
+        is_left = isinstance(write, RecordQueue) and uid in self._left
+        is_left = is_left or (isinstance(write, CreateKueueWorkload) and uid in self._beyond_limit)
+        if is_left or uid in self._sent or uid in self._unsettled or uid in unreadable:
             return
-        self._turns.put(uid, _about(write).namespace, self._attempts.due(uid, now), now)
+        due_at = self._attempts.due(uid, now)
+        if due_at > now:
+            self._times.set(uid, due_at)
+            return
+        if _takes_quota(write):
+            self._taking.add(uid)
+        wish = self._wished[uid] = self._wish(uid, write)
+        self._sender.put(DECIDER, self._term, wish)
+
+    def _wish(self, uid: str, write: Write) -> RequestWish:
+        """Return the request of a write: of the workload itself, or of Kueue's Workload for it."""
+        is_record = isinstance(write, RecordQueue)
+        name = uid if is_record else f"Kueue's Workload for {uid}"
+        kind = "patch neuronultraserverworkloads/status" if is_record else f"{type(write).__name__} of Kueue"
+        return RequestWish(name, "queue", _about(write).namespace, kind, partial(self._make, uid, write))
 
     def _view(self, index: FleetIndex, unreadable: frozenset[str], now: datetime.datetime) -> QueueView:
         required = () if index.namespaces is None else self._caches.queued_namespaces
@@ -249,7 +249,9 @@ class Queues:
             unknown=self._watch.unknown or (_LISTING if self._stale else ""),
             held=lambda uid, workload: _held(index, uid, workload),
             required=frozenset(required),
-            unsettled=self._unsettled | {uid for uid, write in self._sent.items() if _takes_quota(write)},
+            unsettled=self._unsettled
+            | self._taking
+            | {uid for uid, write in self._sent.items() if _takes_quota(write)},
             priorities=dict(self._applier.priorities.found),
             timing=self._timing,
             now=now,
@@ -257,27 +259,31 @@ class Queues:
             unread=self._caches.unread_workloads(),
         )
 
-    async def _make(self, uid: str, write: Write, now: datetime.datetime, term: int) -> None:
-        """Make one write that was decided in `term`; what fails is decided again later."""
-        facts = {"write": type(write).__name__, "of": _named(write)}
+    async def _make(self, uid: str, write: Write, term: int) -> Answer:
+        """Make one write that was decided in `term`; what fails is decided again later. Raises EndedTerm."""
+        self._wished.pop(uid, None)
+        self._taking.discard(uid)
+        self._sent[uid] = write
         try:
-            attempt = await self._attempts.make(uid, partial(self._send, write, now, term), now, term)
-        except EndedTerm:
-            return  # it was not sent; the next leader decides
+            attempt = await self._attempts.make(uid, partial(self._send, write, self._now, term), self._now, term)
         finally:
             del self._sent[uid]
             self._moved.add(uid)
             self._on_change()
-        facts["error"] = attempt.error
+        self._note_outcome(uid, write, attempt)
+        return attempt.answer
+
+    def _note_outcome(self, uid: str, write: Write, attempt: Attempt) -> None:
+        facts = {"write": type(write).__name__, "of": _named(write), "error": attempt.error}
         match attempt.outcome:
             case WriteOutcome.WRITTEN:
                 self._attempts.done(uid)
-                log.info("wrote for a queue", extra=facts)
+                log.info("wrote for a queue", extra={"write": type(write).__name__, "of": _named(write)})
             case WriteOutcome.CHANGED:
                 self._doubt_kueue(uid, write)
             case WriteOutcome.REJECTED:
                 log.warning("a write for a queue was rejected", extra=facts)
-                self._tell_rejected(uid, write, attempt.error, now)
+                self._tell_rejected(uid, write, attempt.error, self._now)
             case WriteOutcome.FAILED:
                 self._doubt_kueue(uid, write)
                 log.warning("a write for a queue failed", extra=facts)
@@ -345,6 +351,9 @@ class Queues:
 
     async def _record(self, workload: Workload, write: RecordQueue) -> None:
         """Write `status.queue`. Raises ApiError."""
+        stored = self._caches.workloads.items.get(workload.ref)
+        if stored is None or stored["metadata"]["resourceVersion"] != workload.version:
+            raise Conflict(f"{workload.ref} has changed")  # the plan has written its status meanwhile
         record = write.record
         value: dict[str, Any] | None = None  # removes it
         if record != QueueRecord():
@@ -378,7 +387,7 @@ class Queues:
 def _takes_quota(write: Write) -> bool:
     """Return True if a write takes away quota that the watch still shows as usable.
 
-    While it is in progress, nothing may be reserved for that quota.
+    From its decision to its answer, nothing may be reserved for that quota.
     """
     return isinstance(write, WriteStatus) and ("Evicted" in write.conditions or bool(write.reclaimable))
 

@@ -367,8 +367,7 @@ class Scene:
             verdicts |= plan.verdicts
             await sent(applier.sender, partial(applier.rendezvous.look, plan.meetings, moment))
             await queues.look(index, moment)
-            while not queues._work.empty():
-                await queues._work.get_nowait()()
+            await applier.sender.send_all()
             await jobs.look(index, moment)
             await applier.sender.send_all()
             await tests.look(index, moment)

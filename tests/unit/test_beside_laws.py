@@ -98,7 +98,7 @@ def reservation(namespace: str, name: str, *, meta: Obj | None = None, status: O
 
 @contextlib.asynccontextmanager
 async def queueing(api: EmbeddedApi, leadership: Alone) -> AsyncIterator[tuple[Queues, Caches[FleetIndex], Seen]]:
-    """Yield queues in the first term, with all objects listed. They write while a task runs `run`."""
+    """Yield queues in the first term, with all objects listed. They write while `writing`."""
     client = Seen(api.client("here"))
     caches = Caches(client, lambda: None, FleetIndex(), DEFAULT_TIMING.caches)
     events = EventRecorder(client, "here")
@@ -117,7 +117,7 @@ async def queueing(api: EmbeddedApi, leadership: Alone) -> AsyncIterator[tuple[Q
 
 @contextlib.asynccontextmanager
 async def writing(queues: Queues) -> AsyncIterator[None]:
-    task = asyncio.create_task(queues.run())
+    task = asyncio.create_task(queues._sender.run())
     try:
         yield
     finally:
@@ -133,8 +133,7 @@ async def test_a_queue_sends_nothing_that_an_ended_term_decided(api: EmbeddedApi
         await queues.look(caches.index(), NOW)
         leadership.term = 2
         queues._applier.fence.enter(2)
-        async with writing(queues):
-            await eventually(lambda: not queues._sent, what="the write had its turn")
+        await queues._sender.send_all()
         assert client.writes() == []
 
 
@@ -174,10 +173,10 @@ async def test_namespaces_take_turns_in_queues(api: EmbeddedApi) -> None:
     for number in range(4 * AT_ONCE):
         api.create(reservation("a", f"w{number}"))
     api.create(reservation("b", "victim"))
-    async with queueing(api, Alone()) as (queues, caches, client), writing(queues):
+    async with queueing(api, Alone()) as (queues, caches, client):
         await queues.look(caches.index(), NOW)
-        await eventually(lambda: len(client.writes()) == AT_ONCE, what="the first writes")
-        assert ("POST", "/apis/kueue.x-k8s.io/v1beta2/namespaces/b/workloads") in client.writes()
+        await queues._sender.send_all()
+        assert ("POST", "/apis/kueue.x-k8s.io/v1beta2/namespaces/b/workloads") in client.writes()[:4]
 
 
 async def test_events_of_one_namespace_do_not_keep_back_those_of_others(api: EmbeddedApi) -> None:
@@ -208,7 +207,7 @@ async def test_a_workload_of_kueue_that_cannot_be_read_keeps_what_is_reserved(ap
         assert (allowed.revoked, allowed.reason) == (False, "QueueUnknown")
         assert body["metadata"]["name"] in allowed.message
         await queues.look(caches.index(), NOW)
-        assert queues._sent == {}
+        assert queues._wished == {}
 
 
 async def test_an_unreadable_workload_exists_for_its_workload_of_kueue(api: EmbeddedApi) -> None:
@@ -228,9 +227,8 @@ async def test_an_unreadable_workload_exists_for_its_workload_of_kueue(api: Embe
 
     async with queueing(api, Alone()) as (queues, _, client):
         queues._client = hidden = Hidden(client)
-        async with writing(queues):
-            await queues.look(FleetIndex(), NOW)
-            await eventually(lambda: not queues._sent, what="the write had its turn")
+        await queues.look(FleetIndex(), NOW)
+        await queues._sender.send_all()
         assert hidden.writes() == []
 
 

@@ -94,12 +94,12 @@ class There:
             stored("neuron.aws.com/v1beta1", "NeuronUltraServerWorkload", "ml", name, version)
         )
 
-    async def make(self, *actions: Action, written: frozenset[str] = frozenset()) -> list[str]:
+    async def make(self, *actions: Action) -> list[str]:
         """Make the writes of a plan; return those that were sent, without duplicates of one that went to many."""
         before = len(self.server.sent)
         self.writes.begin(actions, self.now)
         await self.writes.make_ultraservers(actions, lambda: None)
-        self.writes.wish_others(actions, written)
+        self.writes.wish_others(actions)
         await self.applier.sender.send_all()
         return self.server.sent[before:]
 
@@ -217,11 +217,6 @@ async def test_write_of_an_object_that_has_changed_is_dropped(action: Action) ->
     assert await there.make(action) == []
 
 
-async def test_workload_whose_status_is_written_otherwise_is_left_out() -> None:
-    there = There("a", "b")
-    assert await there.make(status("a"), status("b"), written=owners("a")) == [TELLS.format("b")]
-
-
 async def test_waiting_workloads_come_after_those_that_move_forward() -> None:
     many = [f"w{number}" for number in range(100)]
     there = There("forward", *many)
@@ -238,7 +233,7 @@ async def test_write_that_gives_up_nodes_is_not_sent_late() -> None:
     expiry = WriteWorkloadStatus("ml", "a", "uid-a", "1", before, after, warning=True, owners=owners("a"))
     assert expiry.expires
     there.writes.begin([expiry], there.now)
-    there.writes.wish_others([expiry], frozenset())
+    there.writes.wish_others([expiry])
     there.now += datetime.timedelta(seconds=10)
     await there.applier.sender.send_all()
     assert there.server.sent == []
