@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import datetime
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 from controller.apply.attempts import Attempts, WriteOutcome
 from controller.apply.beside import WatchedTerm
 from controller.apply.errors import Errors
+from controller.apply.outbox import Answer, RequestWish
 from controller.apply.requests import Applier
 from controller.apply.write_backoff import Tries
 from controller.decisions.actions import WaitingWorkloads
@@ -45,7 +46,7 @@ from controller.timing import QualifyTiming
 from neuron_dra.core.ownership import ObjectIdentity
 from neuron_dra.core.qualification import NAMESPACE, GroupKey
 from neuron_dra.core.ultraserver import NAMESPACE as ULTRASERVERS
-from neuron_dra.errors import AlreadyExists, ApiError, NotFound
+from neuron_dra.errors import AlreadyExists, ApiError, Conflict, NotFound
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.events import EventRecorder, reference
 from neuron_dra.kube.objects import MALFORMED
@@ -54,7 +55,8 @@ from neuron_dra.kube.requests import NEURON_QUALIFICATIONS, NEURON_ULTRASERVERS,
 log = logging.getLogger(__name__)
 
 AT_ONCE: Final = 64
-"""The limit of writes in one look."""
+"""The limit of writes that one look decides."""
+DECIDER: Final = "tests"
 TESTS_AT_ONCE: Final = 20
 RESULTS_AT_ONCE: Final = 120
 """The limits of a minute, with QualifyTiming."""
@@ -97,10 +99,7 @@ class Qualifications:
         waiting: Callable[[], WaitingWorkloads],
         on_change: Callable[[], None],
     ) -> None:
-        """`waiting` returns who waits by the last plan.
-
-        `on_change` is called when an answer to a write was cached, because the watch does not show that again.
-        """
+        """`waiting` returns who waits by the last plan. `on_change` is called after each request."""
         self._on_change = on_change
         self._client = client
         self._caches = caches
@@ -121,6 +120,7 @@ class Qualifications:
         self._refusals: dict[str, str] = {}  # by UID of the qualification
         self._errors = Errors()
         self._said: dict[str, tuple[Any, datetime.datetime]] = {}  # by UID: the last status, and when it was written
+        self._now = survey.EPOCH  # the time of the last look
 
     def end_waits(self) -> None:
         """Do at once what waits for a time."""
@@ -144,13 +144,14 @@ class Qualifications:
         if not self._watches.settled:
             return None
         term = await self._watched.begin(self)
+        self._now = now
         asked = self._watches.qualifications()
         self._forget_others({each.uid for each in asked.values()})
         if not asked and not index.tests:
             self._metrics.qualified(())
             kept = await self._kept_results(index, {})
             rest = any(True for _ in forgotten(index, kept))
-            await self._write_all(self._forgotten(index, kept, now), now, term)
+            self._wish_all(self._forgotten(index, kept, now), now, term)
             return now + datetime.timedelta(seconds=self._survey_s(index)) if rest else None
         self._watches.watch_pods()
         if not (self._watches.sees_pods or self._watches.pods_problem):
@@ -163,7 +164,7 @@ class Qualifications:
             written = {_key(each) for each in writes}
             kept = await self._kept_results(index, asked)
             writes += [each for each in self._forgotten(index, kept, now) if _key(each) not in written]
-        await self._write_all(writes, now, term)
+        self._wish_all(writes, now, term)
         self._complete = {test.workload.uid for test in view.tests if self._is_complete(test)}
         return self._again(view, now)
 
@@ -270,26 +271,32 @@ class Qualifications:
         self._metrics.qualified([_figures(name, each) for name, each in surveys.items()])
         return self._surveyed
 
-    async def _write_all(self, writes: Sequence[Write], now: datetime.datetime, term: int) -> None:
-        """Make the writes that are due, decided in `term`, the ends of tests first."""
+    def _wish_all(self, writes: Sequence[Write], now: datetime.datetime, term: int) -> None:
+        """Put the writes that are due, decided in `term`, into the outbox, the ends of tests first."""
+        self._attempts.keep({_key(each) for each in writes})
+        if term != self._applier.fence.term:
+            return  # the next look decides in the new term
         ranked = sorted(writes, key=lambda each: not isinstance(each, StopTest | DeletePod))
         due = self._paced([each for each in ranked if self._is_due(each, now)], now)
-        # At once: one that is not answered holds up no other.
-        await asyncio.gather(*(self._make(each, now, term) for each in due))
-        self._attempts.keep({_key(each) for each in writes})
+        self._applier.sender.decide(DECIDER, [self._wish(each) for each in due])
+
+    def _wish(self, write: Write) -> RequestWish:
+        name, namespace, kind = _request(write)
+        # Jobs wait for the end of a test, and nobody for its begin or its results.
+        waits = not isinstance(write, StopTest | DeletePod)
+        return RequestWish(name, _key(write), namespace, kind, partial(self._make, write), is_background=waits)
 
     def _paced(self, writes: Sequence[Write], now: datetime.datetime) -> list[Write]:
         """Return the writes that may be made now, by the bounds of a minute; verdicts of tests wait for nothing."""
         found: list[Write] = []
+        room = self._stores.room(now)
         for each in writes:
             if len(found) == AT_ONCE:
                 break
-            if isinstance(each, StartTest):
-                self._begins.spend(now)
-            elif isinstance(each, StoreResults) and each.test is None:
-                if not self._stores.room(now):
+            if isinstance(each, StoreResults) and each.test is None:
+                if not room:
                     continue
-                self._stores.spend(now)
+                room -= 1
             found.append(each)
         return found
 
@@ -300,22 +307,27 @@ class Qualifications:
                 return False
         return self._attempts.due(_key(write), now) <= now
 
-    async def _make(self, write: Write, now: datetime.datetime, term: int) -> None:
+    async def _make(self, write: Write, term: int) -> Answer:
         """Make one write; what fails is decided again later. Raises EndedTerm."""
+        now = self._now
+        if isinstance(write, StartTest):
+            self._begins.spend(now)
+        elif isinstance(write, StoreResults) and write.test is None:
+            self._stores.spend(now)
         attempt = await self._attempts.make(_key(write), lambda: self._send(write, term), now, term)
-        outcome, error = attempt.outcome, attempt.error
-        if outcome is WriteOutcome.WRITTEN:
-            self._on_change()
+        if attempt.outcome is WriteOutcome.WRITTEN:
             if isinstance(write, StoreResults | WriteQualification):
                 self._attempts.done(_key(write))  # the answer is in the cache
-            await self._written(write, now)
-        elif outcome in (WriteOutcome.REJECTED, WriteOutcome.FAILED):
-            log.warning("a write for a test failed", extra={"write": _key(write), "error": error})
-        if outcome is WriteOutcome.REJECTED and not isinstance(write, StartTest | StartPods):
-            text = f"{_described(write)} was rejected: {error}"
+            self._written(write, now)
+        elif attempt.outcome in (WriteOutcome.REJECTED, WriteOutcome.FAILED):
+            log.warning("a write for a test failed", extra={"write": _key(write), "error": attempt.error})
+        if attempt.outcome is WriteOutcome.REJECTED and not isinstance(write, StartTest | StartPods):
+            text = f"{_described(write)} was rejected: {attempt.error}"
             self._events.post(_subject(write), "Warning", "WriteRejected", text, now)
         if isinstance(write, StartTest | StartPods):
-            self._note_refusal(write, outcome, error)
+            self._note_refusal(write, attempt.outcome, attempt.error)
+        self._on_change()
+        return attempt.answer
 
     def _note_refusal(self, write: StartTest | StartPods, outcome: WriteOutcome, error: str) -> None:
         uid = write.test.target.uid if isinstance(write, StartPods) else _owner_uid(write.body)
@@ -351,12 +363,15 @@ class Qualifications:
 
     async def _store(self, name: str, version: str, entries: list[dict[str, Any]]) -> None:
         self._applier.schemas.refuse(NEURON_ULTRASERVERS)
+        seen = self._caches.ultraservers.items.get(f"{ULTRASERVERS}/{name}")
+        if seen is None or seen["metadata"]["resourceVersion"] != version:
+            raise Conflict(f"{name} has changed")  # the plan has written its status meanwhile
         patch = {"metadata": {"resourceVersion": version}, "status": {"qualifications": entries or None}}
         stored = await self._client.patch(NEURON_ULTRASERVERS, ULTRASERVERS, name, patch, "status")
         self._caches.ultraservers.remember(stored)
         self._applier.schemas.check(NEURON_ULTRASERVERS, patch, stored)
 
-    async def _written(self, write: Write, now: datetime.datetime) -> None:
+    def _written(self, write: Write, now: datetime.datetime) -> None:
         """Follow a write that was made."""
         match write:
             case StoreResults(test=test, judged=judged, ultraserver=name) if test is not None and judged is not None:
@@ -421,6 +436,23 @@ def _key(write: Write) -> str:
             return f"results of {name}"
         case WriteQualification(asked=asked):
             return f"status of {asked.uid}"
+
+
+def _request(write: Write) -> tuple[str, str, str]:
+    """Return the object, the namespace and the kind of a write's request."""
+    match write:
+        case StartTest(body=body):
+            return f"workload {NAMESPACE}/{body['metadata']['name']}", NAMESPACE, "create neuronultraserverworkloads"
+        case StartPods(test=test):
+            return test.workload.uid, NAMESPACE, "create pods"
+        case StopTest(test=test):
+            return test.workload.uid, NAMESPACE, "delete neuronultraserverworkloads"
+        case DeletePod(pod=pod):
+            return pod.uid, NAMESPACE, "delete pods"
+        case StoreResults(ultraserver=name):
+            return f"neuronultraserver {name}", ULTRASERVERS, "patch neuronultraservers/status"
+        case WriteQualification(asked=asked):
+            return asked.uid, "", "patch neuronqualifications/status"
 
 
 def _described(write: StopTest | DeletePod | StoreResults | WriteQualification) -> str:

@@ -371,6 +371,7 @@ class Scene:
             await jobs.look(index, moment)
             await applier.sender.send_all()
             await tests.look(index, moment)
+            await applier.sender.send_all()
         for method, path, body in shelf.writes:
             found.writes.setdefault(_written(path, body), []).append((method, path, body))
         for each in caches.workloads.items.values():

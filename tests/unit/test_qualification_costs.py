@@ -64,8 +64,14 @@ class Looking:
         self.planned = plan_of(self.index, self.now)
 
     def look(self) -> None:
+        """Decide, and send what is due."""
         self.index.refresh()
-        asyncio.run(self.tests.look(self.index, self.now))
+
+        async def look() -> None:
+            await self.tests.look(self.index, self.now)
+            await self.applier.sender.send_all()
+
+        asyncio.run(look())
 
     def view(self) -> QualifyView:
         """Return what the next decision depends on."""
@@ -132,7 +138,7 @@ def test_nothing_is_kept_of_qualifications_that_are_gone() -> None:
     for item in items:
         there.watches.remember(False, item)
     for asked in there.watches.qualifications().values():
-        asyncio.run(there.tests._written(WriteQualification(asked, {}, soon=False), there.now))
+        there.tests._written(WriteQualification(asked, {}, soon=False), there.now)
     there.tests._refusals = dict.fromkeys(names, "a policy")
     there.look()
     assert (list(there.tests._said), list(there.tests._refusals)) == (names, names)  # the control
