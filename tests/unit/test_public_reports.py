@@ -49,6 +49,7 @@ MIGRATED = [
         "- source: {resourceClaimTemplateName: one}",
         "+ resourceClaimTemplateName: one",
     ),
+    case("privileged", "migrate", 0, "containers[0]: the container is privileged"),
 ]  # fmt: skip
 SIMULATED = [
     case("trainjob-claims", "simulate", 0, "2 of 2 pods run", words=TRN1),
@@ -68,6 +69,12 @@ SIMULATED = [
     case("five-connected", "simulate", 0, "devices 0-4", words=INF1),
     case("three-connected", "simulate", 0, "devices 0-2", words=INF2),
     case("init-shares-set", "simulate", 0, "1 of 1 pods run", words=INF2),
+    case("claim-not-named", "simulate", 0, "nothing (holds devices 0-3)", words=TRN2),
+    case("core-size-of-a-type", "simulate", 0, "device 0", "NEURON_LOGICAL_NC_CONFIG=1", words=TRN2),
+    case("shared-claim", "simulate", 0, "chat-2 inf2-0 device 0 (shared)", words=("--fleet", "2 x inf2.xlarge")),
+    case("first-available", "simulate", 1, "6 of 7 pods run",
+         words=("--fleet", "1 x trn2.48xlarge, 1 x trn1.32xlarge")),
+    case("many-pods-one-claim", "simulate", 1, "256 of 300 pods run", words=TRN2),
 ]  # fmt: skip
 VALIDATED = [
     case("source-field", "validate", 1, "resourceClaims[0].source", "removed in Kubernetes 1.31",
@@ -76,6 +83,13 @@ VALIDATED = [
     case("monitor-allowed", "validate", 0),
     case("five-connected", "validate", 0),
     case("trainjob-too-many", "validate", 1, "wants 17 devices of one node"),
+    case("claim-not-named", "validate", 1, "Job embed: no container names the claim neurons in resources.claims",
+         "resources: {claims: [{name: neurons}]}"),
+    case("core-size-of-a-type", "validate", 0),
+    case("cores-as-devices", "validate", 1, "inf2.24xlarge cannot serve it", "write count: 4 into request neurons",
+         "no device of inf2.24xlarge publishes resource.aws.com/devicegroup8_id: remove the constraint"),
+    case("group-of-inf2", "validate", 1, "no device of inf2.24xlarge publishes resource.aws.com/devicegroup8_id"),
+    case("first-available", "validate", 0),
 ]  # fmt: skip
 
 

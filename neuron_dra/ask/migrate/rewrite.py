@@ -97,6 +97,13 @@ def _pod(pod: dict[str, Any], where: str, owner: Mapping[str, Any], options: Opt
             others.append(found)
     if not (inits or others or sidecars):
         return
+    for demand in (*inits, *sidecars, *others):
+        security = demand.container.get("securityContext")
+        if isinstance(security, dict) and security.get("privileged") is True:
+            outcome.notes.append(
+                f"{demand.where}: the container is privileged, so it sees all Neuron devices of the node, also those "
+                "of other pods; remove privileged: the container gets the files of its own devices without that"
+            )
     init_counts = limits.init_counts(inits, others)
     types = limits.instance_types(pod) or ((options.instance_type,) if options.instance_type else ())
     specs = limits.known(types, where)

@@ -201,16 +201,30 @@ class WhyReportList(Answer, frozen=True, kw_only=True, tag="WhyReportList"):
     items: list[Report]
 
 
+class ContainerSight(Shape, frozen=True, kw_only=True):
+    """What a container sees: devices by the names under which they are published, and variables as NAME=value.
+
+    A value that only the node knows is "?". `sees_all_devices` is why the container sees all devices of the node.
+    """
+
+    name: str
+    devices: list[str]
+    variables: list[str]
+    sees_all_devices: str = ""
+
+
 class PodOutcome(Shape, frozen=True, kw_only=True):
     """What a pod gets: a node and allocations by claim, as in status.allocation, or the cause why it waits.
 
-    `rejected` is why the driver, or the kubelet, would reject the pod on its node.
+    `containers` are those of a pod that runs. `rejected` is why the driver, or the kubelet, would reject the pod on its
+    node.
     """
 
     pod: str
     runs: bool
     node: str = ""
     allocations: dict[str, dict[str, Any]] = {}
+    containers: list[ContainerSight] = []
     cause: Cause | None = None
     rejected: str = ""
 

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from neuron_dra.ask.read.snapshot import Snapshot
     from neuron_dra.ask.simulate.simulation import PodOutcome
+    from neuron_dra.ask.world.container_sight import ContainerSight
     from neuron_dra.ask.world.world import World
-    from neuron_dra.core.catalogue import InstanceType
     from neuron_dra.core.wire import Wire
     from neuron_dra.simulate.semantics import Semantics
 
@@ -111,9 +111,9 @@ def run(args: argparse.Namespace) -> int:
         "among nodes that serve a pod equally well, the scheduler may choose another one",
     ]
     if args.output in ("json", "yaml"):
-        terminal.write_data("PodOutcome", [_data(each) for each in outcomes], args.output, notes=notes)
+        terminal.write_data("PodOutcome", [_data(each, trial.world) for each in outcomes], args.output, notes=notes)
     else:
-        terminal.write(_lines(world, outcomes, wide=args.output == "wide"))
+        terminal.write(_lines(trial.world, outcomes, wide=args.output == "wide"))
         terminal.write(terminal.wrapped(_summary(outcomes, simulation.held(trial.world))))
         for note in notes:
             terminal.write(terminal.wrapped(note, first="note: ", rest="      "))
@@ -192,12 +192,21 @@ def _lines(world: World, outcomes: Sequence[PodOutcome], *, wide: bool) -> list[
 
     shown = outcomes if wide else outcomes[:SHOWN]
     rows = [["POD", "NODE", "GETS"]]
+    variables: dict[str, None] = {}
     for each in shown:
         node = each.placement.node if each.placement else ""
-        rows.append([_name(each), node or "-", _gets(each, world.type_of(node))])
+        sights = _sights(each, world)
+        rows.append([_name(each), node or "-", _gets(each, sights, world)])
+        if wide:
+            rows += [[f"  {sight.container}", "", sight.text(world.type_of(node))] for sight in sights]
+        for sight in sights:
+            if sight.variables:
+                variables[f"container {sight.container} gets {', '.join(sight.variables)}"] = None
     lines = terminal.table(rows, hosts=1)
     if len(outcomes) > len(shown):
         lines.append(f"and {words.count(len(outcomes) - len(shown), 'more pod')}: -o wide")
+    for text in () if wide else list(variables)[:MOST_CAUSES]:
+        lines += terminal.wrapped(text, rest="  ")
     causes = [(_cause(each), each.finding) for each in outcomes if not each.runs]
     number = Counter(text for text, _ in causes)
     for text, finding in list(dict(causes).items())[:MOST_CAUSES]:
@@ -218,15 +227,43 @@ def _summary(outcomes: Sequence[PodOutcome], held: Mapping[str, tuple[int, int]]
     return f"{placed} of {len(outcomes)} pods run; {text} are held"
 
 
-def _gets(each: PodOutcome, spec: InstanceType | None) -> str:
-    """Return the devices of a pod, or why it has none, in a word."""
-    from neuron_dra.ask.render import words
+def _sights(each: PodOutcome, world: World) -> list[ContainerSight]:
+    """Return what each container of a pod sees that runs; `world` is the one in which it has its devices."""
+    from neuron_dra.ask.read.snapshot import key_of
+    from neuron_dra.ask.world import container_sight
 
-    if each.runs:
-        return words.devices(each.devices(), spec)
-    if each.placement:
+    placed = world.snapshot.objects.get(key_of(each.pod))
+    if not each.runs or each.placement is None or placed is None:
+        return []
+    return container_sight.sights(placed, world.claims_of(placed), world.type_of(each.placement.node))
+
+
+def _gets(each: PodOutcome, sights: Sequence[ContainerSight], world: World) -> str:
+    """Return the devices of a pod and the containers that see others than all of them, or why it has none."""
+    from neuron_dra.ask.read.snapshot import key_of
+    from neuron_dra.ask.render import words
+    from neuron_dra.core.names import DRIVER
+
+    if each.placement is None:
+        return "waits"
+    if not each.runs:
         return "rejected by the driver"
-    return "waits"
+    spec = world.type_of(each.placement.node)
+    held: dict[str, None] = {}
+    ours: set[str] = set()
+    is_shared = False
+    for claim in world.claims_of(world.snapshot.objects[key_of(each.pod)]):
+        held.update(dict.fromkeys(result.device for result in claim.seen.results))
+        ours.update(result.device for result in claim.seen.results if result.driver == DRIVER)
+        is_shared = is_shared or len(claim.seen.consumers("pods")) > 1
+    text = f"{words.devices(list(held), spec)}{' (shared)' if is_shared else ''}"
+    seeing = [sight for sight in sights if sight.devices or sight.sees_all]
+    if ours and not seeing:
+        return f"nothing (holds {text})"
+    if not ours or (len(seeing) == 1 and set(seeing[0].devices) == ours):
+        return text
+    parts = [f"{sight.container}: {words.devices(sight.devices, spec) or 'nothing'}" for sight in seeing]
+    return f"{text} ({'; '.join(parts)})"
 
 
 def _cause(each: PodOutcome) -> str:
@@ -240,12 +277,14 @@ def _name(each: PodOutcome) -> str:
     return f"{meta['namespace']}/{meta['name']}"
 
 
-def _data(each: PodOutcome) -> dict[str, Any]:
+def _data(each: PodOutcome, world: World) -> dict[str, Any]:
     placed = each.placement
+    sights = _sights(each, world)
     return {
         "pod": _name(each),
         "runs": each.runs,
         **({"node": placed.node, "allocations": dict(placed.allocations)} if placed else {}),
+        **({"containers": [sight.to_wire() for sight in sights]} if sights else {}),
         **({"cause": each.finding.to_wire()} if each.finding else {}),
         **({"rejected": each.rejected} if each.rejected else {}),
     }

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from neuron_dra.ask.render import terminal, words
+from neuron_dra.ask.status import stuck
 from neuron_dra.ask.world import fleet, unseen
 from neuron_dra.ask.world.fleet import DeviceView, NodeView
 from neuron_dra.ask.world.world import Holder, World
@@ -113,7 +114,12 @@ def lines(world: World, namespace: str, selected: labels.Test, *, wide: bool, he
             return [*out, "no claim holds Neuron devices"]
         return out
     shown = found if wide or not headers else found[:SHOWN]
-    listed = [[f"{row.namespace}/{row.who}", row.node, row.text] for row in shown]
+    blind = {fault.name for fault in stuck.without_devices(world, namespace)}
+    listed = []
+    for row in shown:
+        is_blind = any(f"{row.namespace}/{pod}" in blind for pod in row.pods)
+        mark = " (no container sees them)" if is_blind else ""
+        listed.append([f"{row.namespace}/{row.who}", row.node, f"{row.text}{mark}"])
     if not headers:
         return [*out, *terminal.table(listed, hosts=1)]
     by_namespace: dict[str, list[Row]] = defaultdict(list)

@@ -1,4 +1,4 @@
-"""The pods that have a node and do not start there, or do not end, for a reason that is known. Pure."""
+"""The pods that have a node and do not start there, do not end, or do not see their devices. Pure."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from neuron_dra.ask.world import fleet, unseen
+from neuron_dra.ask.world import container_sight, fleet, unseen
+from neuron_dra.ask.world.faults import FleetFault
 from neuron_dra.ask.world.world import World
 from neuron_dra.core.wire import Wire
 
 MOST: Final = 500
 """Pods that are explained: a fleet that restarts has thousands that start."""
+UNSEEN: Final = "holds devices that none of its containers sees"
 _NO_REASON: Final = ("Unknown", "Deleted")
 """Codes of pods that start, or end, as they should for all that is known."""
 
@@ -47,6 +49,19 @@ def stuck(world: World, namespace: str) -> list[StuckPod]:
             meta = pod["metadata"]
             name = f"{meta.get('namespace') or 'default'}/{meta['name']}"
             found.append(StuckPod(name, str(pod["spec"]["nodeName"]), first.code, first.text))
+    return found
+
+
+def without_devices(world: World, namespace: str) -> list[FleetFault]:
+    """Return the pods with a node that hold Neuron devices which none of their containers sees."""
+    found = []
+    for pod, place in world.placed_pods:
+        if not place.spec.node_name or place.has_ended or container_sight.names_all_claims(pod):
+            continue
+        if namespace in ("", place.metadata.namespace):
+            for entry in container_sight.unnamed(pod, world.claims_of(pod), world.snapshot):
+                name = f"{place.metadata.namespace or 'default'}/{place.metadata.name}"
+                found.append(FleetFault("pod", name, UNSEEN, f"no container names the claim {entry}"))
     return found
 
 

@@ -65,7 +65,7 @@ def of_nodes(world: World, found: Sequence[NodeView], namespace: str) -> dict[st
     reservations = [each.to_wire() for each in workloads.waiting(world, namespace)]
     return {
         "notSeen": unseen.data(world.snapshot),
-        "wrong": list(map(fault_row, faults.of_fleet(world, found))),
+        "wrong": list(map(fault_row, [*faults.of_fleet(world, found), *stuck.without_devices(world, namespace)])),
         "types": types,
         "ultraServers": groups,
         "waiting": waiting,
@@ -189,7 +189,7 @@ def lines(
         return [*out, *_headed(_counts(found, types))[1:], *(_nodes(found, missing)[1:] if wide else ())]
     if not found:
         return [*out, "unknown: the nodes could not be read" if "Node" in missing else f"no Neuron nodes: {fleet.NONE}"]
-    wrong = faults.of_fleet(world, found)
+    wrong = [*faults.of_fleet(world, found), *stuck.without_devices(world, namespace)]
     out += _wrong(wrong, wide=wide)
     types = {kind: of_type(kind, nodes, missing) for kind, nodes in _by_type(found)}
     out += _types(found, types)

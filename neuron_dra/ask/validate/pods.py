@@ -12,7 +12,6 @@ from neuron_dra.ask.read.pod_views import PodView
 from neuron_dra.ask.read.snapshot import Snapshot, named
 from neuron_dra.ask.read.views import MetaView
 from neuron_dra.ask.validate.specs import ClaimSpec, ManifestProblem
-from neuron_dra.ask.why import known_faults
 from neuron_dra.ask.why.creating import ADMIN_LABEL
 from neuron_dra.ask.world import demand
 from neuron_dra.core import releases
@@ -109,7 +108,7 @@ def unprepared(objects: Snapshot, pods: Sequence[Wire], version: tuple[int, int]
     users = _users_of_claims(pods, lambda meta: meta.namespace)
     for (namespace, name), sharing in users.items():
         claim = objects.get("ResourceClaim", name, namespace)
-        if len(sharing) > 1 and (claim is None or known_faults.is_ours(ClaimView.of(claim))):
+        if len(sharing) > 1 and (claim is None or demand.is_ours(objects, ClaimView.of(claim))):
             owner = str(PodView.of(sharing[0]).metadata.annotations.get("owner") or named(sharing[0]))
             text = (
                 f"{len(sharing)} pods share the claim {name}. In kubelets before {fault.fixed_text}, {fault.breaks}: "

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from functools import cache, cached_property
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cache, cached_property, partial
 from typing import Final
 
 from neuron_dra.ask.read import snapshot
 from neuron_dra.ask.read.claim_views import ConfigView, DeviceClassView, SelectorView
-from neuron_dra.ask.read.pod_views import PodView
-from neuron_dra.ask.read.snapshot import Snapshot
+from neuron_dra.ask.read.snapshot import Key, Snapshot
 from neuron_dra.ask.read.views import MetaView
 from neuron_dra.ask.render import words
 from neuron_dra.ask.render.findings import Finding
-from neuron_dra.ask.validate import attributes, containers, gangs, pods, sized, trap
+from neuron_dra.ask.validate import attributes, containers, gangs, pods, selected, sized, trap
 from neuron_dra.ask.validate.specs import ClaimSpec, ManifestProblem
 from neuron_dra.ask.why import impossible, situations
 from neuron_dra.ask.why.conditions import Case
@@ -22,7 +22,8 @@ from neuron_dra.ask.world import demand, expressions, imagined, refusals, select
 from neuron_dra.ask.world.blockers import Blockers
 from neuron_dra.ask.world.selection import PublishedDevices
 from neuron_dra.ask.world.world import World
-from neuron_dra.core import catalogue, config, devices, health, names, versions
+from neuron_dra.core import catalogue, devices, health, names, versions
+from neuron_dra.core.catalogue import InstanceType
 from neuron_dra.core.ultraserver import TAG_ATTRIBUTES
 from neuron_dra.core.wire import Wire
 from neuron_dra.errors import ClaimError
@@ -36,6 +37,8 @@ SITE: Final = frozenset(
     {*(each.name for each in devices.ATTRIBUTES if each.of_site), health.ATTRIBUTE, *TAG_ATTRIBUTES}
 )
 """Attributes whose values are not the type's."""
+_FEW_TYPES: Final = 4
+"""Types that a claim selects, and that are then named; a claim without such a choice has more."""
 _SIZED: Final = (f"connected-{{}}.{names.DRIVER}", f"cores-{{}}.{names.DRIVER}")
 
 
@@ -80,7 +83,7 @@ class Checker:
                     made = item["spec"]
                 else:
                     made = item["spec"]["spec"]
-                spec = ClaimSpec.of(where, made)
+                spec = ClaimSpec.of(where, made, self._users.get(snapshot.key_of(item), ()))
                 refused = list(pods.numbers(where, spec))
                 found += refused
                 found += pods.admin_access(self._objects, where, MetaView.of(item["metadata"]).namespace, spec)
@@ -92,8 +95,7 @@ class Checker:
                 found += self._selectors(where, device_class.selectors)
             elif item["kind"] == "Pod":
                 found += pods.of_pod(where, item)
-                found += containers.of_pod(self._objects, where, item)
-                found += core_sizes(self._objects, where, item)
+                found += containers.of_pod(self._objects, where, item, partial(self._types_of, item))
                 found += self._limits(where, item)
             elif item["kind"] == "PodGroup":
                 found += gangs.shared_claims(self._objects, where, item, self.world.classes)
@@ -108,6 +110,25 @@ class Checker:
         made = next((each.claim for each in demand.claims_of(self._objects, pod) if each.entry == "limits"), None)
         if made is not None and not wrong:
             yield from types(self, ClaimSpec.of(where, made["spec"]))
+
+    def _types_of(self, pod: Wire) -> list[InstanceType]:
+        """Return the instance types that may run a pod."""
+        claims = [claim.claim for claim in demand.claims_of(self._objects, pod) if claim.claim is not None]
+        serving = [blocked.node for blocked in Blockers(self.world, pod, claims).all()]
+        types = (catalogue.lookup(_type_of(node)) for node in selected.admitted(serving, [pod]))
+        return [spec for spec in types if spec is not None]
+
+    @cached_property
+    def _users(self) -> Mapping[Key, Sequence[Wire]]:
+        """The pods that use each claim, or each template."""
+        found: dict[Key, list[Wire]] = defaultdict(list)
+        for pod in self._objects.all("Pod"):
+            for claim in demand.claims_of(self._objects, pod):
+                if claim.template is not None:
+                    found[snapshot.key_of(claim.template)].append(pod)
+                elif claim.exists and claim.claim is not None:
+                    found[snapshot.key_of(claim.claim)].append(pod)
+        return found
 
     def _selectors(self, where: str, given: Iterable[SelectorView]) -> Iterator[ManifestProblem]:
         for selector in given:
@@ -203,33 +224,130 @@ def types(checker: Checker, spec: ClaimSpec) -> Iterator[ManifestProblem]:
             )
             yield ManifestProblem(spec.where, "SelectorFails", text, warning=True)
     pod = _pod(claim)
-    serving = [each.node for each in Blockers(world, pod, [claim]).all()]
-    if not serving and _of_a_site(spec):
+    able = [each.node for each in Blockers(world, pod, [claim]).all()]
+    if not able and _of_a_site(spec):
         return
+    if not able:
+        yield from _impossible(checker, spec, pod, claim)
+        return
+    serving = selected.admitted(able, spec.users)
     if not serving:
-        finding = _why(world.after([claim, pod]), pod)
-        facts = "; ".join(text for name, text in finding.facts if name == "was there")
-        yield ManifestProblem(
-            spec.where, finding.code, f"no instance type can serve it: {finding.text}{f' ({facts})' if facts else ''}"
-        )
+        yield _not_served(world, spec, pod, claim, able)
         return
     rejecting: dict[str, str] = {}  # by type: why the driver rejects the claim there
     for node in serving:
-        kind = node["metadata"]["labels"][names.INSTANCE_TYPE_LABEL]
         made = allocator.allocate(
             model.node(node), [model.claim(claim)], world.inventory, world.classes, frozenset(), world.memo
         )
         if not isinstance(made, Failure):
-            rejecting[kind] = refusals.of_allocation(made.allocations[0], {node["metadata"]["name"]: kind})
+            types_by_pool = {node["metadata"]["name"]: _type_of(node)}
+            rejecting[_type_of(node)] = refusals.of_allocation(made.allocations[0], types_by_pool)
     rejected = {kind: text for kind, text in rejecting.items() if text}
-    if rejected and not list(configuration(checker, spec)):  # what cannot be decoded is reported by that rule
-        everywhere = len(rejected) == len(rejecting)
-        if everywhere:
-            where = "every type that can serve it"
-        else:
-            where = words.listed(rejected, 5)
-        text = f"the driver rejects it on {where}: {next(iter(rejected.values()))}"
-        yield ManifestProblem(spec.where, "DriverRejects", text, warning=not everywhere)
+    if not rejected or list(configuration(checker, spec)):  # what cannot be decoded is reported by that rule
+        return
+    if len(rejected) == len(rejecting):
+        text = f"the driver rejects it on every type that can serve it: {next(iter(rejected.values()))}"
+        yield ManifestProblem(spec.where, "DriverRejects", text)
+        return
+    # Without the configuration the claim would get another size of logical cores, so that is no advice here.
+    why = next(iter(rejected.values())).partition("; ")[0]
+    accepted = words.listed((kind for kind in rejecting if kind not in rejected), 5)
+    text = (
+        f"the driver rejects it on {words.listed(rejected, 5)}: {why}; select a type that accepts it ({accepted}), "
+        f"with the pod's nodeSelector {names.INSTANCE_TYPE_LABEL}, or a selector on instanceType in the request"
+    )
+    yield ManifestProblem(spec.where, "DriverRejects", text, warning=True)
+
+
+def _impossible(checker: Checker, spec: ClaimSpec, pod: Wire, claim: Wire) -> Iterator[ManifestProblem]:
+    """Yield why no node of any type can serve a claim, by the types that its selectors choose."""
+    world = checker.world
+    kinds = _kinds_chosen(checker, claim)
+    is_choice = 0 < len(kinds) <= _FEW_TYPES
+    if is_choice:
+        world = _of_types(world, kinds)
+    finding = _why(world.after([claim, pod]), pod)
+    facts = "; ".join(text for name, text in finding.facts if name in ("was there", "available"))
+    if is_choice:
+        text = f"{words.listed(kinds)} cannot serve it: {finding.text}"
+        for more in (*_cores_as_count(spec, kinds), *_constraints_unmet(checker, spec, kinds)):
+            text += f"; {more}"
+    else:
+        text = f"no instance type can serve it: {finding.text}{f' ({facts})' if facts else ''}"
+    yield ManifestProblem(spec.where, finding.code, text)
+
+
+def _kinds_chosen(checker: Checker, claim: Wire) -> list[str]:
+    """Return the instance types that have devices for each request, whatever their number."""
+    kinds: dict[str, set[str]] = defaultdict(set)  # by request
+    for ask in selection.asked([model.claim(claim)]):
+        for name, matching in checker.published.matching(ask).items():
+            if matching:
+                kinds[ask.request.name].add(_type_of(checker.world.nodes[name]))
+    wanted = {request.name for request in model.claim(claim).requests}
+    if kinds.keys() != wanted:
+        return []
+    return sorted(set.intersection(*kinds.values()))
+
+
+def _cores_as_count(spec: ClaimSpec, kinds: Sequence[str]) -> Iterator[str]:
+    """Yield the change of each count that seems to be a number of cores: the type has as many, and fewer devices."""
+    for name, alternative in spec.alternatives():
+        for kind in map(catalogue.lookup, kinds):
+            if kind is None or alternative.number <= kind.device_count or kind.cores_per_device == 1:
+                continue
+            devices, rest = divmod(alternative.number, kind.cores_per_device)
+            if rest == 0 and devices <= kind.device_count:
+                yield (
+                    f"count is a number of devices, and a device of {kind.name} has {kind.cores_per_device} cores: if "
+                    f"{alternative.number} cores are meant, write count: {devices} into request {name}"
+                )
+                return
+
+
+def _constraints_unmet(checker: Checker, spec: ClaimSpec, kinds: Sequence[str]) -> Iterator[str]:
+    """Yield the constraints on attributes that no device of these types has."""
+    for index, constraint in enumerate(spec.devices.constraints):
+        domain, _, attribute = constraint.match_attribute.rpartition("/")
+        if not attribute or attributes.unknown(domain, attribute):
+            continue  # another rule says so
+        published = set()
+        for name, found in checker.published.by_node.items():
+            if _type_of(checker.world.nodes[name]) in kinds:
+                published |= {constraints.attribute(device, constraint.match_attribute) for device in found}
+        if published <= {None}:
+            yield (
+                f"constraints[{index}]: no device of {words.listed(kinds)} publishes {constraint.match_attribute}: "
+                "remove the constraint"
+            )
+
+
+def _not_served(world: World, spec: ClaimSpec, pod: Wire, claim: Wire, able: Sequence[Wire]) -> ManifestProblem:
+    """Return the problem of a claim whose pods select instance types that cannot serve it."""
+    user = spec.users[0]
+    placed = {**pod, "spec": {**pod["spec"], **selected.only_type(user)}}
+    kinds = [_type_of(node) for node in selected.admitted(list(world.nodes.values()), spec.users)]
+    where = f"of {words.listed(kinds)}" if kinds else "that no known type has"
+    finding = _why(_of_types(world, kinds).after([claim, placed]), placed)
+    text = (
+        f"{snapshot.named(user)}, which uses it, selects nodes {where}, and they cannot serve it: {finding.text}; "
+        f"types that can are {words.listed([_type_of(node) for node in able], 5)}"
+    )
+    return ManifestProblem(spec.where, "TypeCannotServe", text)
+
+
+def _of_types(world: World, kinds: Collection[str]) -> World:
+    """Return a world without the nodes of other types, whose devices would be named as if they were there."""
+    gone = []
+    for name, node in world.nodes.items():
+        if kinds and _type_of(node) not in kinds:
+            gone.append(snapshot.key_of(node))
+            gone += [snapshot.key_of(item) for item in world.slices_of(name)]
+    return world.after((), gone)
+
+
+def _type_of(node: Wire) -> str:
+    return str(node["metadata"]["labels"][names.INSTANCE_TYPE_LABEL])
 
 
 def _of_a_site(spec: ClaimSpec) -> bool:
@@ -337,43 +455,6 @@ def _group(checker: Checker, claim: Wire) -> int:
                     sizes.append(max((values.count(value) for value in values if value is not None), default=0))
             most = max(most, min(sizes))
     return most
-
-
-def core_sizes(objects: Snapshot, where: str, pod: Wire) -> Iterator[ManifestProblem]:
-    """Check that each container gets one size of logical NeuronCores."""
-    claims = {}
-    for each in demand.claims_of(objects, pod):
-        if each.claim is not None:
-            claims[each.entry] = each.claim
-    for container in PodView.of(pod).spec.containers:
-        sizes: dict[int, str] = {}
-        for used in container.resources.claims:
-            claim = claims.get(used.name)
-            for name, size in _sizes(claim["spec"] if claim else {}).items():
-                if used.request in ("", name):
-                    sizes.setdefault(size, f"{used.name}/{name}")
-        if len(sizes) > 1:
-            texts = ", ".join(f"{size} from {name}" for size, name in sizes.items())
-            yield ManifestProblem(
-                where,
-                "CoreSizesDiffer",
-                f"container {container.name}: logicalNeuronCore {texts}: a container has one size",
-            )
-
-
-def _sizes(spec: Wire) -> dict[str, int]:
-    """Return the core size of each request that has one."""
-    parts = ClaimSpec.of("", spec)
-    try:
-        entries = refusals.decoded({**entry, "source": "FromClaim"} for entry in parts.raw.config)
-    except ClaimError:
-        return {}
-    found: dict[str, int] = {}
-    for name, _ in parts.alternatives():
-        settings = config.effective(entries, name).neuron
-        if settings is not None:
-            found[name.partition("/")[0]] = settings.logical_neuron_core
-    return found
 
 
 RULES: Final[Sequence[Callable[[Checker, ClaimSpec], Iterator[ManifestProblem]]]] = (

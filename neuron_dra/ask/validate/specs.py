@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -23,17 +23,18 @@ class ManifestProblem:
 
 @dataclass(frozen=True, slots=True)
 class ClaimSpec:
-    """The spec of a claim, from a ResourceClaim or a ResourceClaimTemplate."""
+    """The spec of a claim, from a ResourceClaim or a ResourceClaimTemplate; `users` are the pods that are known."""
 
     where: str
     devices: DeviceDemand
     raw: RawDemand  # the same as the manifest has it, for claims that are made of it
+    users: Sequence[Wire] = ()
 
     @classmethod
-    def of(cls, where: str, spec: Wire) -> Self:
+    def of(cls, where: str, spec: Wire, users: Sequence[Wire] = ()) -> Self:
         """Return the spec of a claim as it is in a manifest."""
         devices = spec.get("devices")
-        return cls(where, DeviceDemand.of(devices), RawDemand.of(devices))
+        return cls(where, DeviceDemand.of(devices), RawDemand.of(devices), users)
 
     def alternatives(self) -> Iterator[tuple[str, AlternativeView]]:
         """Yield each request, or each alternative of it, by the name that results use."""

@@ -12,6 +12,7 @@ from neuron_dra.ask.read.claim_views import ClaimView
 from neuron_dra.ask.read.node_views import DeviceFields, SliceView, TaintRuleView
 from neuron_dra.ask.read.pod_views import PodView
 from neuron_dra.ask.render import words
+from neuron_dra.ask.world import demand
 from neuron_dra.ask.world.selection import PublishedDevices
 from neuron_dra.ask.world.world import World, tainted
 from neuron_dra.core import names, releases
@@ -115,7 +116,7 @@ def _pods_that_share(world: World, nodes: Set[str]) -> _Concerned:
     for pod in _living(world, nodes):
         seen = PodView.of(pod)
         for claim in world.claims_of(pod):
-            if claim.claim is not None and is_ours(claim.seen):
+            if claim.claim is not None and demand.is_ours(world.snapshot, claim.seen):
                 users[seen.metadata.namespace, claim.seen.metadata.name].append(seen.metadata.name)
     pods = []
     for (namespace, _), sharing in users.items():
@@ -130,7 +131,7 @@ def _pods_with_several_claims(world: World, nodes: Set[str]) -> _Concerned:
         seen = PodView.of(pod)
         runtime = world.node(seen.spec.node_name).status.node_info.container_runtime_version
         claims = world.claims_of(pod)
-        is_met = len(claims) > 1 and any(is_ours(claim.seen) for claim in claims)
+        is_met = len(claims) > 1 and any(demand.is_ours(world.snapshot, claim.seen) for claim in claims)
         if is_met and runtime and not runtime.startswith(_CONTAINERD):
             pods.append((seen.metadata.namespace, seen.metadata.name))
     return _Concerned.of_pods(pods)
@@ -158,7 +159,7 @@ def _pods_for_all_beside_a_broken_pool(world: World, nodes: Set[str]) -> _Concer
         if seen.spec.node_name or seen.has_ended:
             continue
         for claim in world.claims_of(pod):
-            if not claim.seen.is_allocated and is_ours(claim.seen) and _wants_all(claim.seen):
+            if not claim.seen.is_allocated and demand.is_ours(world.snapshot, claim.seen) and _wants_all(claim.seen):
                 waiting.append((seen.metadata.namespace, seen.metadata.name))
     unusable = PublishedDevices(world).unusable if waiting else {}
     if not unusable:
@@ -204,16 +205,6 @@ _CONCERNED_BY: Final[Mapping[int, Callable[[World, Set[str]], _Concerned]]] = {
     releases.ALL_WAIT_FOR_ONE: _pods_for_all_beside_a_broken_pool,
     releases.RULES_AND_SETS: _rules_beside_sets,
 }
-
-
-def is_ours(claim: ClaimView) -> bool:
-    """Return whether a claim has Neuron devices, or requests some by a DeviceClass of the driver."""
-    if claim.is_allocated:
-        return any(result.driver == names.DRIVER for result in claim.results)
-    for request in claim.requests:
-        if any(each.device_class_name.endswith(names.DRIVER) for each in request.alternatives):
-            return True
-    return False
 
 
 def _wants_all(claim: ClaimView) -> bool:

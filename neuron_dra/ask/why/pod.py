@@ -5,8 +5,9 @@ from __future__ import annotations
 from neuron_dra.ask.read.pod_views import PodView, PortView
 from neuron_dra.ask.render.findings import Facts, Finding, Report
 from neuron_dra.ask.why import bound, known_faults, situations, starting
-from neuron_dra.ask.world import absent, events, users
+from neuron_dra.ask.world import absent, container_sight, events, users
 from neuron_dra.ask.world.world import World
+from neuron_dra.core import names
 from neuron_dra.core.wire import Wire
 
 
@@ -25,6 +26,7 @@ def report(world: World, pod: Wire) -> Report:
     if meta.deletion_timestamp:
         return Report(subject, "is being deleted", (bound.never_created(world, pod) or _deleted(seen),))
     if node:
+        seen_by = _seen_by_containers(world, pod)
         if (without := bound.no_injection(world, pod)) is not None and phase == "Running":
             return Report(subject, f"runs on node {node} without its devices", (without,))
         found = starting.findings(world, pod)
@@ -32,11 +34,38 @@ def report(world: World, pod: Wire) -> Report:
         if unusable is not None:
             found = [unusable, *(each for each in found if each.code != "KubeletRejects")]
         if not found and (seen.is_ready or phase == "Running"):
-            return Report(subject, f"runs on node {node}", fine=True)
+            if (unseen := _unnamed_claims(world, pod)) is not None:
+                return Report(subject, f"runs on node {node} without its devices", (unseen,), seen_by)
+            return Report(subject, f"runs on node {node}", notes=seen_by, fine=True)
         found = found or [_unknown_start(world, pod)]
         return Report(subject, f"does not run on node {node}", tuple(found), known_faults.of_pod(world, pod))
-    notes = (*_groups(world, pod), *_not_modelled(seen), *known_faults.of_pod(world, pod))
+    beside = tuple(fault.text for fault in container_sight.faults(pod, world.claims_of(pod), world.snapshot))
+    notes = (*_groups(world, pod), *_not_modelled(seen), *known_faults.of_pod(world, pod), *beside)
     return Report(subject, "waits for a node", tuple(situations.waiting(world, pod)), notes)
+
+
+def _seen_by_containers(world: World, pod: Wire) -> tuple[str, ...]:
+    """Return a note for each container of a pod with Neuron devices: what it sees, and what is wrong with that."""
+    claims = world.claims_of(pod)
+    if not any(result.driver == names.DRIVER for claim in claims for result in claim.seen.results):
+        return ()
+    spec = world.type_of(pod["spec"]["nodeName"])
+    notes = []
+    for sight in container_sight.sights(pod, claims, spec):
+        notes.append(f"container {sight.container} sees {sight.text(spec)}")
+    types = (spec,) if spec is not None else ()
+    for fault in container_sight.faults(pod, claims, world.snapshot, types):
+        if fault.code not in ("ClaimNotNamed", "SeesAllDevices"):  # the finding and the lines above say that
+            notes.append(fault.text)
+    return tuple(notes)
+
+
+def _unnamed_claims(world: World, pod: Wire) -> Finding | None:
+    """Return the finding for a pod whose containers do not name its claims, and so see no device of them."""
+    for fault in container_sight.faults(pod, world.claims_of(pod), world.snapshot):
+        if fault.code == "ClaimNotNamed":
+            return Finding(fault.code, fault.text)
+    return None
 
 
 def _deleted(pod: PodView) -> Finding:

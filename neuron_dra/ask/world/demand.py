@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from neuron_dra.ask.read import node_views
-from neuron_dra.ask.read.claim_views import ClaimTemplateView, ClaimView, DeviceClassView
+from neuron_dra.ask.read.claim_views import AlternativeView, ClaimTemplateView, ClaimView, DeviceClassView
 from neuron_dra.ask.read.pod_views import PodView
 from neuron_dra.ask.read.snapshot import Snapshot
 from neuron_dra.ask.world import extended
+from neuron_dra.core import names
 from neuron_dra.core.wire import Obj, Wire
 
 PLUGIN_LIMITS: Final = ("aws.amazon.com/neuron", "aws.amazon.com/neuroncore", "aws.amazon.com/neurondevice")
@@ -69,6 +70,23 @@ def claims_of(snapshot: Snapshot, pod: Wire) -> list[PodClaim]:
 def wants_devices(pod: Wire) -> bool:
     """Return True if a pod has claims, or limits that a DeviceClass serves."""
     return bool(PodView.of(pod).spec.resource_claims) or any(name.startswith(IMPLICIT) for name in limits(pod))
+
+
+def is_ours(snapshot: Snapshot, claim: ClaimView) -> bool:
+    """Return whether a claim has Neuron devices, or requests some by a DeviceClass that selects them by the driver."""
+    if claim.is_allocated:
+        return any(result.driver == names.DRIVER for result in claim.results)
+    for request in claim.requests:
+        for alternative in request.alternatives:
+            if alternative.device_class_name.endswith(names.DRIVER) or _selects_ours(snapshot, alternative):
+                return True
+    return False
+
+
+def _selects_ours(snapshot: Snapshot, alternative: AlternativeView) -> bool:
+    device_class = DeviceClassView.of(snapshot.get("DeviceClass", alternative.device_class_name))
+    selectors = (*device_class.spec.selectors, *alternative.selectors)
+    return any(names.DRIVER in selector.cel.expression for selector in selectors)
 
 
 def from_template(template: Wire, name: str, namespace: str) -> Obj:

@@ -9,11 +9,33 @@ createRequestsAndMappings.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
+from neuron_dra.ask.read.claim_views import RequestView
 from neuron_dra.ask.read.pod_views import PodView
+from neuron_dra.ask.read.views import ObjectView
 from neuron_dra.core.wire import Obj, Wire
+
+_NAME: Final = re.compile(r"container-(\d{1,4})-request-(\d{1,4})", re.ASCII)
+
+
+class _RequestMapping(ObjectView, frozen=True):
+    container_name: str = ""
+    request_name: str = ""
+
+
+class _RequestMappings(ObjectView, frozen=True):
+    request_mappings: tuple[_RequestMapping, ...] = ()
+
+
+class _MappedStatus(ObjectView, frozen=True):
+    extended_resource_claim_status: _RequestMappings = _RequestMappings()
+
+
+class _MappedPod(ObjectView, frozen=True):
+    status: _MappedStatus = _MappedStatus()
 
 
 def requests(pod: Wire, class_of: Callable[[str], str]) -> list[Obj]:
@@ -28,6 +50,34 @@ def requests(pod: Wire, class_of: Callable[[str], str]) -> list[Obj]:
         if device_class:
             found += _of_resource(resource, device_class, wanted, ends)
     return sorted(found, key=lambda request: str(request["name"]))
+
+
+def containers_of(pod: Wire, made: Sequence[RequestView]) -> list[tuple[str, str]]:
+    """Return which container sees the devices of which of these requests: pairs of their names.
+
+    The scheduler writes them into the pod's status. Before that they follow from the rule for the requests: a container
+    that ends early sees those of later containers for the same resource.
+    """
+    seen = PodView.of(pod)
+    written = _MappedPod.of(pod).status.extended_resource_claim_status.request_mappings
+    if written:
+        return [(mapping.container_name, mapping.request_name) for mapping in written]
+    listed = seen.spec.all_containers
+    ends = [container.restart_policy != "Always" for container in seen.spec.init_containers]
+    ends += [False] * len(seen.spec.containers)
+    pairs = []
+    for request in made:
+        match = _NAME.fullmatch(request.name)
+        if match is None or int(match[1]) >= len(listed):
+            continue
+        owner = int(match[1])
+        resources = sorted(listed[owner].resources.wanted)
+        resource = resources[int(match[2])] if int(match[2]) < len(resources) else ""
+        for index, container in enumerate(listed):
+            shares = ends[index] and (index < owner or ends[owner]) and resource in container.resources.wanted
+            if index == owner or shares:
+                pairs.append((container.name, request.name))
+    return pairs
 
 
 def _of_resource(resource: str, device_class: str, wanted: Sequence[dict[str, Any]], ends: Sequence[bool]) -> list[Obj]:

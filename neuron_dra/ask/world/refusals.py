@@ -19,6 +19,12 @@ from neuron_dra.errors import ClaimError
 _NAMELESS: Final = ClaimRef("", "", "")
 _BY_LIMITS: Final = re.compile(r"container-\d+-request-\d+", re.ASCII)
 """The requests of a claim that the scheduler makes for resource limits."""
+_OF_ULTRASERVERS: Final = (
+    "NEURON_RT_ULTRASERVER_MODE=?",
+    "NEURON_RT_ULTRASERVER_SERVER_ID=?",
+    "NEURON_RT_ULTRASERVER_NODE_ID=?",
+)
+"""What an UltraServerConfig sets, to values of the node."""
 
 
 def of_allocation(allocation: Mapping[str, Any], types: Mapping[str, str]) -> str:
@@ -31,7 +37,7 @@ def of_allocation(allocation: Mapping[str, Any], types: Mapping[str, str]) -> st
     if not results:
         return ""
     try:
-        entries = _decoded(devices.config)
+        entries = decoded_views(devices.config)
         for result in results:
             wanted = config.effective(entries, result.request).neuron
             if wanted is not None and types.get(result.pool):
@@ -43,6 +49,32 @@ def of_allocation(allocation: Mapping[str, Any], types: Mapping[str, str]) -> st
     except ClaimError as err:
         return str(err).removeprefix(f"claim {_NAMELESS}: ")  # the caller says which claim or template it is
     return ""
+
+
+def variables(allocation: Mapping[str, Any], instance_type: str) -> dict[str, tuple[str, ...]]:
+    """Return the variables that a container gets with an allocation on a node of this type, by request.
+
+    Values that only the node knows are "?". The result is empty if the driver would reject the allocation.
+    """
+    devices = AllocationView.of(allocation).devices
+    results = [result for result in devices.results if result.driver == names.DRIVER]
+    node = _node(instance_type)
+    by_request: dict[str, tuple[str, ...]] = {}
+    try:
+        entries = decoded_views(devices.config)
+        for result in results:
+            settings = config.effective(entries, result.request)
+            if settings.ultraserver is None:
+                by_request[result.request] = decision.environment(settings, node)
+            else:
+                size = settings.neuron.logical_neuron_core if settings.neuron is not None else None
+                core_size = decision.core_size(size) if size is not None else ()
+                by_request[result.request] = (*core_size, *_OF_ULTRASERVERS)
+        for request, cores in decision.core_environment(_claim(results, entries), node).items():
+            by_request[request] = (*by_request.get(request, ()), *cores)
+    except ClaimError:
+        return {}
+    return by_request
 
 
 def _claim(results: Sequence[ResultView], entries: Sequence[Entry]) -> Claim:
@@ -57,10 +89,11 @@ def _claim(results: Sequence[ResultView], entries: Sequence[Entry]) -> Claim:
 
 def decoded(entries: Iterable[Wire]) -> list[Entry]:
     """Return the configuration that is addressed to this driver. Raises ClaimError, as prepare does."""
-    return _decoded([ConfigView.of(each) for each in entries])
+    return decoded_views([ConfigView.of(each) for each in entries])
 
 
-def _decoded(entries: Sequence[ConfigView]) -> list[Entry]:
+def decoded_views(entries: Sequence[ConfigView]) -> list[Entry]:
+    """Return the same of entries that are decoded as far as Kubernetes knows their form."""
     ours = []
     for index, entry in enumerate(entries):
         if entry.opaque.driver == names.DRIVER:
