@@ -127,7 +127,8 @@ def template(count: int) -> Obj:
 def pod_spec(count: int) -> Obj:
     """Return the spec of a pod that uses the template."""
     claim = {"name": "neurons", "resourceClaimTemplateName": f"connected-{count}"}
-    return {"containers": [{"name": "main", "image": "train"}], "resourceClaims": [claim]}
+    container = {"name": "main", "image": "train", "resources": {"claims": [{"name": "neurons"}]}}
+    return {"containers": [container], "resourceClaims": [claim]}
 
 
 def deployment(replicas: int) -> Obj:

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from neuron_dra.ask.world import container_sight, fleet, unseen
+from neuron_dra.ask.world import demand, fleet, unseen
 from neuron_dra.ask.world.faults import FleetFault
 from neuron_dra.ask.world.world import World
 from neuron_dra.core.wire import Wire
 
 MOST: Final = 500
-"""Pods that are explained: a fleet that restarts has thousands that start."""
+"""Pods of one kind that are explained: a fleet that restarts has thousands that start."""
 UNSEEN: Final = "holds devices that none of its containers sees"
 _NO_REASON: Final = ("Unknown", "Deleted")
 """Codes of pods that start, or end, as they should for all that is known."""
@@ -56,12 +56,16 @@ def without_devices(world: World, namespace: str) -> list[FleetFault]:
     """Return the pods with a node that hold Neuron devices which none of their containers sees."""
     found = []
     for pod, place in world.placed_pods:
-        if not place.spec.node_name or place.has_ended or container_sight.names_all_claims(pod):
+        if not place.spec.node_name or place.has_ended or demand.names_all_claims(pod):
             continue
         if namespace in ("", place.metadata.namespace):
+            from neuron_dra.ask.world import container_sight  # such pods are rare
+
             for entry in container_sight.unnamed(pod, world.claims_of(pod), world.snapshot):
                 name = f"{place.metadata.namespace or 'default'}/{place.metadata.name}"
                 found.append(FleetFault("pod", name, UNSEEN, f"no container names the claim {entry}"))
+        if len(found) >= MOST:
+            break
     return found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, cached_property, partial
 from typing import Final
 
@@ -95,7 +95,8 @@ class Checker:
                 found += self._selectors(where, device_class.selectors)
             elif item["kind"] == "Pod":
                 found += pods.of_pod(where, item)
-                found += containers.of_pod(self._objects, where, item, partial(self._types_of, item))
+                if snapshot.key_of(item) in self._first_of_owners:
+                    found += containers.of_pod(self._objects, where, item, partial(self._types_of, item))
                 found += self._limits(where, item)
             elif item["kind"] == "PodGroup":
                 found += gangs.shared_claims(self._objects, where, item, self.world.classes)
@@ -119,10 +120,21 @@ class Checker:
         return [spec for spec in types if spec is not None]
 
     @cached_property
-    def _users(self) -> Mapping[Key, Sequence[Wire]]:
-        """The pods that use each claim, or each template."""
-        found: dict[Key, list[Wire]] = defaultdict(list)
+    def _first_of_owners(self) -> Mapping[Key, Wire]:
+        """The first of the pods that an owner creates, and that differ in their names alone; and all other pods."""
+        first: dict[Hashable, Wire] = {}
         for pod in self._objects.all("Pod"):
+            owner = (pod["metadata"].get("annotations") or {}).get("owner")
+            # Pods that were expanded from one template share its spec.
+            key = (owner, id(pod["spec"].get("containers"))) if owner else snapshot.key_of(pod)
+            first.setdefault(key, pod)
+        return {snapshot.key_of(pod): pod for pod in first.values()}
+
+    @cached_property
+    def _users(self) -> Mapping[Key, Sequence[Wire]]:
+        """The pods that use each claim, or each template; of equal pods the first."""
+        found: dict[Key, list[Wire]] = defaultdict(list)
+        for pod in self._first_of_owners.values():
             for claim in demand.claims_of(self._objects, pod):
                 if claim.template is not None:
                     found[snapshot.key_of(claim.template)].append(pod)

@@ -18,9 +18,9 @@ from neuron_dra.ask.read.pod_views import PodView
 from neuron_dra.ask.read.snapshot import Snapshot
 from neuron_dra.ask.read.views import ObjectView
 from neuron_dra.ask.render import words
-from neuron_dra.ask.world import demand, extended, refusals
+from neuron_dra.ask.world import demand, extended
 from neuron_dra.ask.world.demand import PodClaim
-from neuron_dra.core import config, names
+from neuron_dra.core import names
 from neuron_dra.core.catalogue import InstanceType
 from neuron_dra.core.wire import Wire
 from neuron_dra.errors import ClaimError
@@ -146,7 +146,7 @@ def sights(pod: Wire, claims: Sequence[PodClaim], spec: InstanceType | None) -> 
         allocation = RawClaimStatus.of((claim.claim or {}).get("status")).allocation
         if not allocation:
             continue
-        by_request = refusals.variables(allocation, spec.name) if spec is not None else {}
+        by_request = _variables(allocation, spec)
         uses = _uses(pod, claim)
         for result in AllocationView.of(allocation).devices.results:
             for use in uses if result.driver == names.DRIVER else ():
@@ -161,6 +161,14 @@ def sights(pod: Wire, claims: Sequence[PodClaim], spec: InstanceType | None) -> 
     return found
 
 
+def _variables(allocation: Any, spec: InstanceType | None) -> Mapping[str, Sequence[str]]:
+    from neuron_dra.ask.world import refusals  # prepare's decisions: only for pods with devices
+
+    if spec is None:
+        return {}
+    return refusals.variables(allocation, spec.name)
+
+
 def unnamed(pod: Wire, claims: Sequence[PodClaim], snapshot: Snapshot) -> list[str]:
     """Return the entries of a pod's claims for Neuron devices that none of its containers names."""
     entries = []
@@ -169,19 +177,6 @@ def unnamed(pod: Wire, claims: Sequence[PodClaim], snapshot: Snapshot) -> list[s
         if is_listed and demand.is_ours(snapshot, claim.seen) and not _uses(pod, claim):
             entries.append(claim.entry)
     return entries
-
-
-def names_all_claims(pod: Wire) -> bool:
-    """Return whether containers name all claims of a pod; reads few fields, for all pods of a cluster."""
-    spec = pod["spec"]
-    entries = {entry.get("name") for entry in spec.get("resourceClaims") or ()}
-    if not entries:
-        return True
-    for field in ("containers", "initContainers"):
-        for container in spec.get(field) or ():
-            for use in (container.get("resources") or {}).get("claims") or ():
-                entries.discard(use.get("name"))
-    return not entries
 
 
 def names_cores(pod: Wire) -> bool:
@@ -359,6 +354,9 @@ def _sizes(claim: ClaimView) -> dict[str, int]:
     entries = claim.spec.devices.config
     if not entries:
         return {}
+    from neuron_dra.ask.world import refusals
+    from neuron_dra.core import config
+
     try:
         decoded = refusals.decoded_views(entries)
     except ClaimError:

@@ -72,6 +72,19 @@ def wants_devices(pod: Wire) -> bool:
     return bool(PodView.of(pod).spec.resource_claims) or any(name.startswith(IMPLICIT) for name in limits(pod))
 
 
+def names_all_claims(pod: Wire) -> bool:
+    """Return whether containers name all claims of a pod; reads few fields, for all pods of a cluster."""
+    spec = pod["spec"]
+    entries = {entry.get("name") for entry in spec.get("resourceClaims") or ()}
+    if not entries:
+        return True
+    for field in ("containers", "initContainers"):
+        for container in spec.get(field) or ():
+            for use in (container.get("resources") or {}).get("claims") or ():
+                entries.discard(use.get("name"))
+    return not entries
+
+
 def is_ours(snapshot: Snapshot, claim: ClaimView) -> bool:
     """Return whether a claim has Neuron devices, or requests some by a DeviceClass that selects them by the driver."""
     if claim.is_allocated:
