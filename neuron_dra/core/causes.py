@@ -41,6 +41,7 @@ REQUESTS: Final = {
     "ClassMissing": "a request names a DeviceClass that does not exist",
     "ClassMatchesNothing": "the selectors of a DeviceClass match no published device",
     "CountTooLarge": "a request wants more devices of one node than any node has",
+    "DriverNotSeen": "a request is for devices of another driver, which publishes no ResourceSlice",
     "GroupTooSmall": "a constraint wants more devices with one value than any node has",
     "RequestsConflict": "each request could be satisfied alone, and not all of them together",
     "RequestError": "the scheduler cannot evaluate a request",
@@ -51,6 +52,7 @@ REQUESTS: Final = {
 """What a claim requests and no node could serve."""
 STARTING: Final = {
     "CdiFileMissing": "the CDI file of a claim is missing on the node",
+    "ClaimNotNamed": "no container of the pod names a claim, so none sees its devices",
     "ContainerProblem": "a container of the pod does not start",
     "Deleted": "the object is being deleted",
     "DeviceFileMissing": "a device file is missing on the node",
@@ -87,6 +89,7 @@ MANIFESTS: Final = {
     "ClaimNotNamed": "no container of the pod names the claim, so none sees its devices",
     "ClaimSourceRemoved": "resourceClaims[].source was removed in Kubernetes 1.31",
     "Malformed": "a field has a value of a wrong type",
+    "RequestShared": "containers see the same devices at the same time without dividing their cores",
     "RequestUnknown": "a container names a request that the claim does not have",
     "SeesAllDevices": "a container sees the files of all devices of the node, whatever its claims",
     "RequestRejected": "the API server rejects the mode or the number of a request",
@@ -96,13 +99,15 @@ MANIFESTS: Final = {
     "AttributeUnknown": "a selector or a constraint reads an attribute that no driver publishes",
     "ClassUnknown": "the name of a DeviceClass resembles one of this driver, and is none",
     "ConfigRejected": "the driver rejects the configuration",
-    "CoreSizesDiffer": "a container would get two sizes of logical cores",
+    "CoreSizesDiffer": "a container would get two sizes of logical cores, or sets another one than its claim",
+    "CoresBeyondClaim": "a container names more cores than its claims have",
     "LongSearch": "the scheduler of Kubernetes 1.34 and 1.35 may give up on the request",
     "OneNodeForAGroup": "all pods of a PodGroup share a claim, and so one node",
     "SecondAlternative": "the scheduler of Kubernetes 1.34 and 1.35 confuses two alternatives",
     "SelectorUnsupported": "a selector uses a function that was not evaluated",
     "SetsNotPublished": "nodes publish no connected sets on this version of Kubernetes",
     "SizeNotServed": "no instance type serves this size",
+    "TypeCannotServe": "the pods of a claim select an instance type that cannot serve it",
     "UnknownDriver": "configuration is addressed to a driver whose name resembles this one's",
 }
 """What `validate` finds in manifests."""

@@ -181,6 +181,7 @@ def test_vocabulary_is_one_sentence_for_each_word() -> None:
 
 ASK = ROOT / "neuron_dra/ask"
 NO_CODES = {
+    "Always",
     *("AlwaysAllow", "ContainerCreating", "DisruptionTarget", "FailedCreatePodSandBox", "FailedStart", "FromClaim"),
     *("FromClass", "FailedResourceClaimCreation", "FailedPrepareDynamicResources", "PodInitializing", "QuotaReserved"),
     *("ReplicaSet", "RollingUpdate", "UltraServer", "PodDisruptionBudget", "ResourceQuota", "DeviceTaintRule"),
@@ -211,7 +212,8 @@ NO_CODES = {
 
 def test_every_code_of_a_cause_has_a_meaning() -> None:
     codes = {name for meanings in causes.OF.values() for name in meanings}
-    written = set(constants(ASK / "why", ASK / "validate", ASK / "simulate")) - set(jobs.KINDS.values())
+    places = (ASK / "why", ASK / "validate", ASK / "simulate", ASK / "world" / "container_sight.py")
+    written = set(constants(*places)) - set(jobs.KINDS.values())
     assert sorted(written - codes - NO_CODES - NAMES - OTHERS) == []
     assert sorted(codes - written - {"KubeletBroken", "KubeletTooOld"}) == []
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Final
@@ -10,6 +11,7 @@ from typing import Final
 from neuron_dra.core import members, names
 from neuron_dra.core.catalogue import InstanceType
 
+_PCI: Final = re.compile(r"pci-[0-9a-f]{4}-[0-9a-f]{2}-[0-9a-f]{2}-[0-7]")
 FEW: Final = 3
 """Fewer devices of another driver are named one by one."""
 
@@ -68,8 +70,16 @@ def devices(published: Sequence[str], spec: InstanceType | None = None) -> str:
 
 
 def _in_short(others: Iterable[str]) -> list[str]:
-    """Return names of devices of other drivers, of which one may have many: "efa 0-15" for efa-0 to efa-15."""
+    """Return names of devices of other drivers, of which one may have many: "efa 0-15" for efa-0 to efa-15.
+
+    Devices that are named by their PCI function have no numbers: "pci-0000-10-19-0 and 7 more".
+    """
+    others = list(others)
+    by_function = sorted(name for name in others if _PCI.fullmatch(name))
     found: list[str] = []
+    if len(by_function) >= FEW:
+        others = [name for name in others if name not in by_function]
+        found.append(f"{by_function[0]} and {len(by_function) - 1} more")
     numbered: dict[str, list[int]] = defaultdict(list)
     for name in others:
         prefix, _, number = name.rpartition("-")

@@ -123,12 +123,18 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _without_interfaces(outcomes: Sequence[PodOutcome]) -> list[str]:
-    """Return the note that an imagined fleet has no EFA interfaces, if a pod waits for some."""
-    from neuron_dra.ask.world.imagined import EFA, EFA_CLASS
+    """Return the note about devices of other drivers that an imagined fleet lacks, if a pod waits for some."""
+    from neuron_dra.ask.world.imagined import EFA, EFA_CLASS, EFA_DRIVER
 
     for each in outcomes:
-        if each.finding is not None and each.finding.code == "ClassMissing" and EFA_CLASS in each.finding.text:
+        if each.finding is None or each.finding.code not in ("ClassMissing", "DriverNotSeen"):
+            continue
+        if EFA_CLASS in each.finding.text or EFA_DRIVER in each.finding.text:
             return [f"nodes of --fleet have EFA interfaces with the word {EFA} after their type"]
+        return [
+            f"nodes of --fleet have Neuron devices and, with {EFA} after their type, EFA interfaces; others are not "
+            "imagined"
+        ]
     return []
 
 

@@ -8,10 +8,11 @@ from neuron_dra.ask.read.pod_views import PodGroupView
 from neuron_dra.ask.read.snapshot import Snapshot
 from neuron_dra.ask.validate.specs import ClaimSpec, ManifestProblem
 from neuron_dra.core.wire import Wire
+from neuron_dra.simulate.model import DeviceClass
 
 
 def shared_claims(
-    objects: Snapshot, where: str, group: Wire, classes: Mapping[str, object]
+    objects: Snapshot, where: str, group: Wire, classes: Mapping[str, DeviceClass]
 ) -> Iterator[ManifestProblem]:
     """Warn of a claim of a PodGroup for Neuron devices: they are on one node, and so are all its pods then."""
     seen = PodGroupView.of(group)

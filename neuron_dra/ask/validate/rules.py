@@ -13,11 +13,8 @@ from neuron_dra.ask.read.claim_views import ConfigView, DeviceClassView, Selecto
 from neuron_dra.ask.read.snapshot import Key, Snapshot
 from neuron_dra.ask.read.views import MetaView
 from neuron_dra.ask.render import words
-from neuron_dra.ask.render.findings import Finding
-from neuron_dra.ask.validate import attributes, containers, gangs, pods, selected, sized, trap
+from neuron_dra.ask.validate import attributes, containers, gangs, pods, selected, sized, trap, unserved
 from neuron_dra.ask.validate.specs import ClaimSpec, ManifestProblem
-from neuron_dra.ask.why import impossible, situations
-from neuron_dra.ask.why.conditions import Case
 from neuron_dra.ask.world import demand, expressions, imagined, refusals, selection
 from neuron_dra.ask.world.blockers import Blockers
 from neuron_dra.ask.world.selection import PublishedDevices
@@ -37,8 +34,7 @@ SITE: Final = frozenset(
     {*(each.name for each in devices.ATTRIBUTES if each.of_site), health.ATTRIBUTE, *TAG_ATTRIBUTES}
 )
 """Attributes whose values are not the type's."""
-_FEW_TYPES: Final = 4
-"""Types that a claim selects, and that are then named; a claim without such a choice has more."""
+PCIE_ROOT: Final = "resource.kubernetes.io/pcieRoot"
 _SIZED: Final = (f"connected-{{}}.{names.DRIVER}", f"cores-{{}}.{names.DRIVER}")
 
 
@@ -116,7 +112,7 @@ class Checker:
         """Return the instance types that may run a pod."""
         claims = [claim.claim for claim in demand.claims_of(self._objects, pod) if claim.claim is not None]
         serving = [blocked.node for blocked in Blockers(self.world, pod, claims).all()]
-        types = (catalogue.lookup(_type_of(node)) for node in selected.admitted(serving, [pod]))
+        types = (catalogue.lookup(unserved.type_of(node)) for node in selected.admitted(serving, [pod]))
         return [spec for spec in types if spec is not None]
 
     @cached_property
@@ -197,27 +193,52 @@ def sets(checker: Checker, spec: ClaimSpec) -> Iterator[ManifestProblem]:
 
 
 def expressions_of(checker: Checker, spec: ClaimSpec) -> Iterator[ManifestProblem]:
-    """Check selectors and constraints: valid CEL, and attributes that this driver or the EFA driver publishes."""
-    for _, alternative in spec.alternatives():
-        yield from checker._selectors(spec.where, alternative.selectors)
+    """Check selectors and constraints: valid CEL, and attributes that this driver or the EFA driver publishes.
+
+    What other drivers publish is unknown here, so their requests and the constraints among them are not judged.
+    """
+    classes = checker.world.classes
+    ours: set[str] = set()
+    for name, alternative in spec.alternatives():
+        if alternative.device_class_name not in classes or spec.is_ours(alternative, classes):
+            yield from checker._selectors(spec.where, alternative.selectors)
+            ours |= {name, name.partition("/")[0]}
+        else:
+            for selector in alternative.selectors:
+                yield from _cel(spec.where, selector.cel.expression)
     for index, each in enumerate(spec.devices.constraints):
         name = each.match_attribute or each.distinct_attribute
         domain, _, attribute = name.rpartition("/")
-        if problem := attributes.unknown(domain, attribute):
+        if not ours or (each.requests and ours.isdisjoint(each.requests)):
+            continue
+        if name == PCIE_ROOT:
+            text = (
+                f"constraints[{index}]: the Neuron driver does not publish {name}: write "
+                f"{names.GROUP_DOMAIN}/devicegroup1_id, which a device has in common with the EFA interface beside it"
+            )
+            yield ManifestProblem(spec.where, "AttributeUnknown", text)
+        elif problem := attributes.unknown(domain, attribute):
             yield ManifestProblem(spec.where, "AttributeUnknown", f"constraints[{index}]: {problem}")
 
 
 def expression_problems(where: str, expression: str) -> Iterator[ManifestProblem]:
     """Yield what is wrong with one selector, whatever the devices are."""
+    yield from _cel(where, expression)
+    for domain, name, _ in expressions.reads(expression):
+        if problem := attributes.unknown(domain, name):
+            yield ManifestProblem(where, "AttributeUnknown", problem)
+
+
+def _cel(where: str, expression: str) -> Iterator[ManifestProblem]:
+    """Yield that a selector is not valid CEL."""
+    if not expression:
+        return
     try:
         selectors.compile_selector(expression)
     except CompileError as err:
         yield ManifestProblem(where, "SelectorInvalid", f"invalid CEL: {err}")
     except SelectorError as err:
         yield ManifestProblem(where, "SelectorUnsupported", f"not checked: {err}", warning=True)
-    for domain, name, _ in expressions.reads(expression):
-        if problem := attributes.unknown(domain, name):
-            yield ManifestProblem(where, "AttributeUnknown", problem)
 
 
 def types(checker: Checker, spec: ClaimSpec) -> Iterator[ManifestProblem]:
@@ -240,11 +261,11 @@ def types(checker: Checker, spec: ClaimSpec) -> Iterator[ManifestProblem]:
     if not able and _of_a_site(spec):
         return
     if not able:
-        yield from _impossible(checker, spec, pod, claim)
+        yield from unserved.by_no_type(world, checker.published, spec, pod, claim)
         return
     serving = selected.admitted(able, spec.users)
     if not serving:
-        yield _not_served(world, spec, pod, claim, able)
+        yield unserved.by_selected_types(world, spec, pod, claim, able)
         return
     rejecting: dict[str, str] = {}  # by type: why the driver rejects the claim there
     for node in serving:
@@ -252,8 +273,8 @@ def types(checker: Checker, spec: ClaimSpec) -> Iterator[ManifestProblem]:
             model.node(node), [model.claim(claim)], world.inventory, world.classes, frozenset(), world.memo
         )
         if not isinstance(made, Failure):
-            types_by_pool = {node["metadata"]["name"]: _type_of(node)}
-            rejecting[_type_of(node)] = refusals.of_allocation(made.allocations[0], types_by_pool)
+            types_by_pool = {node["metadata"]["name"]: unserved.type_of(node)}
+            rejecting[unserved.type_of(node)] = refusals.of_allocation(made.allocations[0], types_by_pool)
     rejected = {kind: text for kind, text in rejecting.items() if text}
     if not rejected or list(configuration(checker, spec)):  # what cannot be decoded is reported by that rule
         return
@@ -271,97 +292,6 @@ def types(checker: Checker, spec: ClaimSpec) -> Iterator[ManifestProblem]:
     yield ManifestProblem(spec.where, "DriverRejects", text, warning=True)
 
 
-def _impossible(checker: Checker, spec: ClaimSpec, pod: Wire, claim: Wire) -> Iterator[ManifestProblem]:
-    """Yield why no node of any type can serve a claim, by the types that its selectors choose."""
-    world = checker.world
-    kinds = _kinds_chosen(checker, claim)
-    is_choice = 0 < len(kinds) <= _FEW_TYPES
-    if is_choice:
-        world = _of_types(world, kinds)
-    finding = _why(world.after([claim, pod]), pod)
-    facts = "; ".join(text for name, text in finding.facts if name in ("was there", "available"))
-    if is_choice:
-        text = f"{words.listed(kinds)} cannot serve it: {finding.text}"
-        for more in (*_cores_as_count(spec, kinds), *_constraints_unmet(checker, spec, kinds)):
-            text += f"; {more}"
-    else:
-        text = f"no instance type can serve it: {finding.text}{f' ({facts})' if facts else ''}"
-    yield ManifestProblem(spec.where, finding.code, text)
-
-
-def _kinds_chosen(checker: Checker, claim: Wire) -> list[str]:
-    """Return the instance types that have devices for each request, whatever their number."""
-    kinds: dict[str, set[str]] = defaultdict(set)  # by request
-    for ask in selection.asked([model.claim(claim)]):
-        for name, matching in checker.published.matching(ask).items():
-            if matching:
-                kinds[ask.request.name].add(_type_of(checker.world.nodes[name]))
-    wanted = {request.name for request in model.claim(claim).requests}
-    if kinds.keys() != wanted:
-        return []
-    return sorted(set.intersection(*kinds.values()))
-
-
-def _cores_as_count(spec: ClaimSpec, kinds: Sequence[str]) -> Iterator[str]:
-    """Yield the change of each count that seems to be a number of cores: the type has as many, and fewer devices."""
-    for name, alternative in spec.alternatives():
-        for kind in map(catalogue.lookup, kinds):
-            if kind is None or alternative.number <= kind.device_count or kind.cores_per_device == 1:
-                continue
-            devices, rest = divmod(alternative.number, kind.cores_per_device)
-            if rest == 0 and devices <= kind.device_count:
-                yield (
-                    f"count is a number of devices, and a device of {kind.name} has {kind.cores_per_device} cores: if "
-                    f"{alternative.number} cores are meant, write count: {devices} into request {name}"
-                )
-                return
-
-
-def _constraints_unmet(checker: Checker, spec: ClaimSpec, kinds: Sequence[str]) -> Iterator[str]:
-    """Yield the constraints on attributes that no device of these types has."""
-    for index, constraint in enumerate(spec.devices.constraints):
-        domain, _, attribute = constraint.match_attribute.rpartition("/")
-        if not attribute or attributes.unknown(domain, attribute):
-            continue  # another rule says so
-        published = set()
-        for name, found in checker.published.by_node.items():
-            if _type_of(checker.world.nodes[name]) in kinds:
-                published |= {constraints.attribute(device, constraint.match_attribute) for device in found}
-        if published <= {None}:
-            yield (
-                f"constraints[{index}]: no device of {words.listed(kinds)} publishes {constraint.match_attribute}: "
-                "remove the constraint"
-            )
-
-
-def _not_served(world: World, spec: ClaimSpec, pod: Wire, claim: Wire, able: Sequence[Wire]) -> ManifestProblem:
-    """Return the problem of a claim whose pods select instance types that cannot serve it."""
-    user = spec.users[0]
-    placed = {**pod, "spec": {**pod["spec"], **selected.only_type(user)}}
-    kinds = [_type_of(node) for node in selected.admitted(list(world.nodes.values()), spec.users)]
-    where = f"of {words.listed(kinds)}" if kinds else "that no known type has"
-    finding = _why(_of_types(world, kinds).after([claim, placed]), placed)
-    text = (
-        f"{snapshot.named(user)}, which uses it, selects nodes {where}, and they cannot serve it: {finding.text}; "
-        f"types that can are {words.listed([_type_of(node) for node in able], 5)}"
-    )
-    return ManifestProblem(spec.where, "TypeCannotServe", text)
-
-
-def _of_types(world: World, kinds: Collection[str]) -> World:
-    """Return a world without the nodes of other types, whose devices would be named as if they were there."""
-    gone = []
-    for name, node in world.nodes.items():
-        if kinds and _type_of(node) not in kinds:
-            gone.append(snapshot.key_of(node))
-            gone += [snapshot.key_of(item) for item in world.slices_of(name)]
-    return world.after((), gone)
-
-
-def _type_of(node: Wire) -> str:
-    return str(node["metadata"]["labels"][names.INSTANCE_TYPE_LABEL])
-
-
 def _of_a_site(spec: ClaimSpec) -> bool:
     """Return True if a selector reads a value that only a real cluster has, such as a version or an id."""
     for _, alternative in spec.alternatives():
@@ -369,11 +299,6 @@ def _of_a_site(spec: ClaimSpec) -> bool:
             if any(name in SITE for _, name, _ in expressions.reads(selector.cel.expression)):
                 return True
     return False
-
-
-def _why(world: World, pod: Wire) -> Finding:
-    found = situations.CLASS_MISSING.findings(Case(world, pod))
-    return (found or impossible.findings(world, pod))[0]
 
 
 def _pod(claim: Wire) -> dict[str, object]:

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from typing import Self
 
 from neuron_dra.ask.read.claim_views import AlternativeView, DeviceDemand, RawDemand
+from neuron_dra.ask.world import drivers
 from neuron_dra.core import names
 from neuron_dra.core.wire import Wire
+from neuron_dra.simulate.model import DeviceClass
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,12 @@ class ClaimSpec:
         for request in self.devices.requests:
             yield from request.named_alternatives
 
-    def is_ours(self, alternative: AlternativeView, classes: Mapping[str, object]) -> bool:
-        """Return True if an alternative requests devices of this driver, as far as its class shows."""
+    def is_ours(self, alternative: AlternativeView, classes: Mapping[str, DeviceClass]) -> bool:
+        """Return True if an alternative requests devices of this driver, as far as its class and selectors show."""
         name = alternative.device_class_name
-        return name in classes or name == names.DRIVER
+        if name == names.DRIVER:
+            return True
+        if name not in classes:
+            return False
+        own = [selector.cel.expression for selector in alternative.selectors]
+        return not drivers.foreign([*classes[name].selectors, *own])

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from neuron_dra.ask.render import words
 from neuron_dra.ask.render.findings import Facts, Finding, ProposedChange
 from neuron_dra.ask.why import trials
-from neuron_dra.ask.world import absent, expressions, selection
+from neuron_dra.ask.world import absent, drivers, expressions, selection
 from neuron_dra.ask.world.demand import PodClaim
 from neuron_dra.ask.world.selection import Asked, PublishedDevices
 from neuron_dra.ask.world.world import World
-from neuron_dra.core import names
+from neuron_dra.core import groups, names
 from neuron_dra.core.wire import Wire
 from neuron_dra.simulate import constraints
 from neuron_dra.simulate.failures import CompileError, EvaluationError
@@ -87,9 +87,11 @@ def findings(world: World, pod: Wire) -> list[Finding]:
 def _shared_group(world: World, pod: Wire, published: PublishedDevices) -> Finding | None:
     """Return the finding for a constraint that several requests share, and that no node's devices can meet."""
     by_claim: dict[int, list[Asked]] = {}
-    for _, ask in selection.requests(world, pod):
+    claims: dict[int, PodClaim] = {}
+    for claim, ask in selection.requests(world, pod):
         by_claim.setdefault(id(ask.claim), []).append(ask)
-    for asks in by_claim.values():
+        claims[id(ask.claim)] = claim
+    for number, asks in by_claim.items():
         for constraint in asks[0].claim.constraints:
             covered = [ask for ask in asks if _covers(constraint, ask)]
             if any(ask.alternative.mode != "ExactCount" or ask.request.prioritized for ask in covered):
@@ -109,8 +111,37 @@ def _shared_group(world: World, pod: Wire, published: PublishedDevices) -> Findi
                     same = "the same"
                 which = ", ".join(each.name for each in covered)
                 text = f"requests {which} want {words.count(wanted, 'device')} with {same} {constraint.attribute}"
-                return Finding("GroupTooSmall", f"{text}; at most {together} have")
+                lacking = _requests_without(constraint.attribute, covered, matching)
+                if lacking:
+                    text += f", which no device of request {lacking} publishes"
+                else:
+                    text += f"; at most {together} have"
+                changes = _paired_by_group(world, pod, claims[number], constraint) if lacking else []
+                return Finding("GroupTooSmall", text, changes=tuple(changes))
     return None
+
+
+def _requests_without(
+    attribute: str, covered: Sequence[Asked], matching: Sequence[Mapping[str, Sequence[PoolDevice]]]
+) -> str:
+    """Return the first of these requests whose devices do not publish an attribute; empty if those of all do."""
+    for ask, by_node in zip(covered, matching, strict=True):
+        devices = (device for found in by_node.values() for device in found)
+        if all(constraints.attribute(device, attribute) is None for device in devices):
+            return ask.name
+    return ""
+
+
+def _paired_by_group(world: World, pod: Wire, claim: PodClaim, constraint: Constraint) -> list[ProposedChange]:
+    """Return the change to the smallest device group that pairs the devices, of those that both drivers publish."""
+    for size in groups.SIZES:
+        attribute = f"{names.GROUP_DOMAIN}/devicegroup{size}_id"
+        text = f"{trials.place_of(claim)}, write {constraint.kind}: {attribute}"
+        replaced = trials.with_constraint(claim, constraint.kind, constraint.attribute, attribute)
+        change = trials.attempt(world, pod, text, replaced)
+        if change is not None:
+            return [change]
+    return []
 
 
 def _covers(constraint: Constraint, ask: Asked) -> bool:
@@ -120,7 +151,12 @@ def _covers(constraint: Constraint, ask: Asked) -> bool:
 
 def _of_request(world: World, pod: Wire, published: PublishedDevices, claim: PodClaim, ask: Asked) -> Finding | None:
     """Return the finding for one request that no node could satisfy."""
-    of_class = published.of_class(world.classes.get(ask.alternative.class_name))
+    device_class = world.classes.get(ask.alternative.class_name)
+    of_class = published.of_class(device_class)
+    selectors = device_class.selectors if device_class is not None else ()
+    driver = drivers.foreign([*selectors, *ask.alternative.selectors])
+    if driver and not any(device.id.driver == driver for device in published.devices):
+        return _driver_not_seen(world, published, ask, driver)
     if not published.devices or (not of_class and not _publishes(published, ask)):
         return _nothing_published(world, published)
     if not of_class:
@@ -139,6 +175,18 @@ def _of_request(world: World, pod: Wire, published: PublishedDevices, claim: Pod
             if together < ask.alternative.count:
                 return _group_too_small(world, pod, published, claim, ask, constraint, together)
     return None
+
+
+def _driver_not_seen(world: World, published: PublishedDevices, ask: Asked, driver: str) -> Finding:
+    """Return the finding for devices of another driver, about which its slices alone would say something."""
+    if published.unusable:
+        return _unusable(published)
+    text = (
+        f"request {ask.name} is for devices of the driver {driver}, and no ResourceSlice of that driver is known: "
+        "whether the pod fits is unknown"
+    )
+    command = f"kubectl get resourceslices --field-selector spec.driver={driver}"
+    return Finding("DriverNotSeen", text, (("see", f"{command}; without slices, check that this driver runs"),))
 
 
 def _publishes(published: PublishedDevices, ask: Asked) -> bool:

@@ -10,7 +10,7 @@ from neuron_dra.ask.read import node_views
 from neuron_dra.ask.read.claim_views import AlternativeView, ClaimTemplateView, ClaimView, DeviceClassView
 from neuron_dra.ask.read.pod_views import PodView
 from neuron_dra.ask.read.snapshot import Snapshot
-from neuron_dra.ask.world import extended
+from neuron_dra.ask.world import drivers, extended
 from neuron_dra.core import names
 from neuron_dra.core.wire import Obj, Wire
 
@@ -98,8 +98,8 @@ def is_ours(snapshot: Snapshot, claim: ClaimView) -> bool:
 
 def _selects_ours(snapshot: Snapshot, alternative: AlternativeView) -> bool:
     device_class = DeviceClassView.of(snapshot.get("DeviceClass", alternative.device_class_name))
-    selectors = (*device_class.spec.selectors, *alternative.selectors)
-    return any(names.DRIVER in selector.cel.expression for selector in selectors)
+    selectors = [selector.cel.expression for selector in (*device_class.spec.selectors, *alternative.selectors)]
+    return any(names.DRIVER in selector for selector in selectors) and not drivers.foreign(selectors)
 
 
 def from_template(template: Wire, name: str, namespace: str) -> Obj:

@@ -31,7 +31,11 @@ _SET_CLASS: Final = re.compile(rf"((?:connected|cores)-[1-9][0-9]*)\.{re.escape(
 API: Final = "resource.k8s.io/v1"
 EFA: Final = "efa"
 EFA_CLASS: Final = "efa.networking.k8s.aws"
-"""The word for nodes with EFA interfaces, and the driver and DeviceClass of these."""
+"""The word for nodes with EFA interfaces, and the DeviceClass of these."""
+EFA_DRIVER: Final = "dra.net"
+_EFA_DEVICE: Final = "Elastic Fabric Adapter (EFA)"
+_TRN1_NUMA: Final = {"10": 0, "20": 0, "90": 1, "a0": 1}
+"""The NUMA node by the bus of an interface of a trn1.32xlarge."""
 _PLAIN: Final = "node"  # stands for a node without Neuron devices in place of an instance type
 _SYNTAX: Final = (
     "write 10 x trn2.48xlarge, 2 x ultraserver trn2u.48xlarge, or 1 x node for one without devices; after it, efa for "
@@ -51,7 +55,7 @@ def fleet(text: str, source: str, sets: Collection[str] = (), *, shared: bool = 
     """
     items: list[dict[str, Any]] = [*({**each} for each in objects.DEVICE_CLASSES), *map(_set_class, sets)]
     numbers: Counter[str] = Counter()
-    classes: set[str] = set()
+    has_interfaces = False
     for line in text.replace(",", "\n").splitlines():
         wanted = line.partition("#")[0].strip()
         if not wanted:
@@ -81,21 +85,22 @@ def fleet(text: str, source: str, sets: Collection[str] = (), *, shared: bool = 
             if efa and spec is not None:
                 items += [_marked(each, *marks) for each in _interfaces(item, spec)]
         if efa:
-            classes.add(EFA_CLASS)
+            has_interfaces = True
     if not numbers:
         raise SettingsError(f"{source}: it names no nodes; write 10 x trn2.48xlarge")
-    return [*items, *map(_class_of, classes)]
+    return [*items, _efa_class()] if has_interfaces else items
 
 
-def _class_of(driver: str) -> dict[str, Any]:
-    """Return the DeviceClass of all devices of another driver."""
-    selector = {"cel": {"expression": f"device.driver == '{driver}'"}}
-    meta = {"name": driver}
+def _efa_class() -> dict[str, Any]:
+    """Return the DeviceClass of AWS's chart for DRANET."""
+    own = f"device.attributes['{EFA_DRIVER}']"
+    selector = {"cel": {"expression": f"device.driver == '{EFA_DRIVER}' && {own}.pciDevice == '{_EFA_DEVICE}'"}}
+    meta = {"name": EFA_CLASS}
     return {"apiVersion": API, "kind": "DeviceClass", "metadata": meta, "spec": {"selectors": [selector]}}
 
 
 def _interfaces(item: dict[str, Any], spec: InstanceType) -> Iterator[dict[str, Any]]:
-    """Yield the slice of a node's EFA interfaces: each has the groups of a device beside it."""
+    """Yield the slice of a node's EFA interfaces as DRANET's: each has the groups of a device beside it."""
     if item["kind"] != "ResourceSlice" or spec.efa is None:
         return
     if not any(is_whole(each) or each["name"] == names.NODE_DEVICE for each in item["spec"]["devices"]):
@@ -105,10 +110,33 @@ def _interfaces(item: dict[str, Any], spec: InstanceType) -> Iterator[dict[str, 
     for device_id, ids in groups.group_ids(spec).items():
         attributes = {f"{names.GROUP_DOMAIN}/devicegroup{size}_id": {"string": text} for size, text in ids.items()}
         beside.setdefault(spec.efa[device_id], attributes)  # two devices of a trn1 share one
-    devices = [{"name": f"efa-{index}", "attributes": each} for index, each in enumerate(beside.values())]
+    devices = [_interface(address, of_groups, spec) for address, of_groups in sorted(beside.items())]
     pool = {"name": inner["nodeName"], "generation": 1, "resourceSliceCount": 1}
-    made = {"driver": EFA_CLASS, "nodeName": inner["nodeName"], "pool": pool, "devices": devices}
-    yield {**item, "metadata": {"name": f"{inner['nodeName']}-efa"}, "spec": made}
+    made = {"driver": EFA_DRIVER, "nodeName": inner["nodeName"], "pool": pool, "devices": devices}
+    yield {**item, "metadata": {"name": f"{inner['nodeName']}-{EFA_DRIVER}"}, "spec": made}
+
+
+def _interface(address: str, of_groups: dict[str, Any], spec: InstanceType) -> dict[str, Any]:
+    """Return an EFA interface as DRANET publishes it, by its PCI function (kubernetes-sigs/dranet, pkg/inventory).
+
+    PCIe root, NUMA node and subsystem are published too, and known of trn1 alone: no capture of others is public.
+    """
+    _, bus, function = address.split(":")
+    slot, _, number = function.partition(".")
+    rdma = f"rdmap{int(bus, 16)}s{int(slot, 16)}" + (f"f{number}" if number != "0" else "")
+    attributes: dict[str, Any] = {
+        f"{EFA_DRIVER}/pciAddress": {"string": address},
+        f"{EFA_DRIVER}/pciDevice": {"string": _EFA_DEVICE},
+        f"{EFA_DRIVER}/pciVendor": {"string": "Amazon.com, Inc."},
+        f"{EFA_DRIVER}/rdma": {"bool": True},
+        f"{EFA_DRIVER}/rdmaDevice": {"string": rdma},
+        **of_groups,
+    }
+    if spec.name.removeprefix(catalogue.SAGEMAKER) == "trn1.32xlarge":
+        attributes[f"{EFA_DRIVER}/pciSubsystem"] = {"string": "efa1"}
+        attributes[f"{EFA_DRIVER}/numaNode"] = {"int": _TRN1_NUMA[bus]}
+        attributes["resource.kubernetes.io/pcieRoot"] = {"string": f"pci0000:{bus}"}
+    return {"name": f"pci-{address.replace(':', '-').replace('.', '-')}", "attributes": attributes}
 
 
 def is_whole(device: dict[str, Any]) -> bool:
