@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from neuron_dra.core.wire import Wire
 from neuron_dra.simulate import model
@@ -57,25 +57,44 @@ def _number(text: str | None) -> Any:
         return None
 
 
+CORDON: Final = "node.kubernetes.io/unschedulable"
+
+
 def objection(pod: Wire, node: NodeTraits) -> str:
     """Return why the pod cannot run on the node, with kube-scheduler's message, or "". Claims are not checked."""
     spec = pod.get("spec") or {}
     if spec.get("nodeName") and spec["nodeName"] != node.name:
         return "node(s) didn't match the requested node name"
+    for taint in untolerated(pod, node):
+        if node.unschedulable:
+            return "node(s) were unschedulable"
+        return f"node(s) had untolerated taint {{{taint.key}}}"
+    if not is_selected(pod, node):
+        return "node(s) didn't match Pod's node affinity/selector"
+    return ""
+
+
+def untolerated(pod: Wire, node: NodeTraits) -> list[model.DeviceTaint]:
+    """Return the taints of the node that keep the pod from it; a cordoned node has that of a cordon."""
     marks = node.taints
     if node.unschedulable:
-        marks = (*marks, model.DeviceTaint("node.kubernetes.io/unschedulable", "", "NoSchedule"))
-    tolerations = model.tolerations(spec.get("tolerations")) if marks else ()
-    for taint in marks:
-        if taint.effect in ("NoSchedule", "NoExecute") and not any(t.tolerates(taint) for t in tolerations):
-            if node.unschedulable:
-                return "node(s) were unschedulable"
-            return f"node(s) had untolerated taint {{{taint.key}}}"
+        marks = (*marks, model.DeviceTaint(CORDON, "", "NoSchedule"))
+    if not marks:
+        return []
+    tolerations = model.tolerations((pod.get("spec") or {}).get("tolerations"))
+    return [
+        taint
+        for taint in marks
+        if taint.effect in ("NoSchedule", "NoExecute") and not any(each.tolerates(taint) for each in tolerations)
+    ]
+
+
+def is_selected(pod: Wire, node: NodeTraits) -> bool:
+    """Return True if the node matches the pod's node selector and its required node affinity."""
+    spec = pod.get("spec") or {}
     if any(node.labels.get(key) != value for key, value in (spec.get("nodeSelector") or {}).items()):
-        return "node(s) didn't match Pod's node affinity/selector"
+        return False
     affinity = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(
         "requiredDuringSchedulingIgnoredDuringExecution"
     )
-    if affinity is not None and not matches(affinity, node):
-        return "node(s) didn't match Pod's node affinity/selector"
-    return ""
+    return affinity is None or matches(affinity, node)

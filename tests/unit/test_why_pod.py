@@ -67,7 +67,7 @@ def test_selector_that_matches_nothing_shows_what_was_there() -> None:
         "  device",
         "  selector    device.attributes['neuron.aws.com'].instanceType ==",
         "              'trn1.32xlarge'",
-        "  was there   neuron.aws.com/instanceType: 'trn2.48xlarge' (32 devices)",
+        "  available   neuron.aws.com/instanceType: 'trn2.48xlarge' (32 devices)",
         "  to change   in ResourceClaimTemplate four, request neurons, write the",
         "              selector: has(device.attributes['neuron.aws.com'].instanceType) &&",
         "              device.attributes['neuron.aws.com'].instanceType ==",

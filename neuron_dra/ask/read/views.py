@@ -247,16 +247,29 @@ class SeriesView(ObjectView, frozen=True):
     last_observed_time: Any = None
 
 
+class EventSource(ObjectView, frozen=True):
+    """The program that posted an Event, in Events of the older client library."""
+
+    component: str = ""
+
+
 class EventView(ObjectView, frozen=True):
     """An Event of events/v1 or core/v1; its times are texts, and absent ones are often null."""
 
     involved_object: Involved = Involved()
+    reporting_component: str = ""
+    source: EventSource = EventSource()
     reason: str = ""
     message: str = ""
     type: str = ""
     series: SeriesView | None = None
     last_timestamp: Any = None
     event_time: Any = None
+
+    @property
+    def reporter(self) -> str:
+        """The program that posted it; empty if it does not say."""
+        return self.reporting_component or self.source.component
 
     @property
     def seen_at(self) -> str:

@@ -30,7 +30,7 @@ class NotSeen(Shape, frozen=True, kw_only=True):
 
 
 class Fact(Shape, frozen=True, kw_only=True):
-    """What was there, with a label; an empty label belongs to the fact before it."""
+    """What was seen, with a label; an empty label belongs to the fact before it."""
 
     name: str
     text: str

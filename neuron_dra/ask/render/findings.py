@@ -5,10 +5,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from neuron_dra.ask.read.snapshot import Key
 from neuron_dra.core.wire import Wire
+
+AVAILABLE: Final = "available"
+"""The label of a fact with the values, names or nodes that a request could have named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +30,7 @@ class ProposedChange:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One cause. `code` is stable, for programs; `facts` are labels with what was there."""
+    """One cause. `code` is stable, for programs; `facts` are labels with what was seen."""
 
     code: str
     text: str

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import string
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -45,9 +46,25 @@ def width() -> int:
 def wrapped(text: str, *, first: str = "", rest: str = "") -> list[str]:
     """Return a text as lines that fit; `first` and `rest` are put before them."""
     lines = textwrap.wrap(
-        text, width(), initial_indent=first, subsequent_indent=rest, break_long_words=False, break_on_hyphens=False
+        _printable(text),
+        width(),
+        initial_indent=first,
+        subsequent_indent=rest,
+        break_long_words=False,
+        break_on_hyphens=False,
     )
     return lines or [first.rstrip()]
+
+
+def _printable(text: str) -> str:
+    """Return a text without characters that would change the terminal: messages of a cluster may have any."""
+    if text.isprintable():
+        return text
+    shown = []
+    for character in text:
+        is_usual = character.isprintable() or character in string.whitespace
+        shown.append(character if is_usual else character.encode("unicode_escape").decode())
+    return "".join(shown)
 
 
 def advice(text: str, *, first: str, rest: str) -> list[str]:

@@ -188,7 +188,10 @@ def lines(
         types = {kind: of_type(kind, nodes, missing) for kind, nodes in _by_type(found)}
         return [*out, *_headed(_counts(found, types))[1:], *(_nodes(found, missing)[1:] if wide else ())]
     if not found:
-        return [*out, "unknown: the nodes could not be read" if "Node" in missing else f"no Neuron nodes: {fleet.NONE}"]
+        if "Node" in missing:
+            return [*out, "unknown: the nodes could not be read"]
+        pods = _pods(world, namespace)
+        return [*out, f"no Neuron nodes: {fleet.NONE}", *(_causes(world, pods, wide=wide) if pods else ())]
     wrong = [*faults.of_fleet(world, found), *stuck.without_devices(world, namespace)]
     out += _wrong(wrong, wide=wide)
     types = {kind: of_type(kind, nodes, missing) for kind, nodes in _by_type(found)}

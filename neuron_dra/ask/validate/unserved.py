@@ -8,7 +8,7 @@ from typing import Final
 
 from neuron_dra.ask.read import snapshot
 from neuron_dra.ask.render import words
-from neuron_dra.ask.render.findings import Finding
+from neuron_dra.ask.render.findings import AVAILABLE, Finding
 from neuron_dra.ask.validate import attributes, selected
 from neuron_dra.ask.validate.specs import ClaimSpec, ManifestProblem
 from neuron_dra.ask.why import impossible, situations
@@ -32,7 +32,7 @@ def by_no_type(
     is_choice = 0 < len(kinds) <= _FEW_TYPES
     chosen = _of_types(world, kinds) if is_choice else world
     finding = _why(chosen.after([claim, pod]), pod)
-    facts = "; ".join(text for name, text in finding.facts if name in ("was there", "available"))
+    facts = "; ".join(text for name, text in finding.facts if name == AVAILABLE)
     if is_choice:
         text = f"{words.listed(kinds)} cannot serve it: {finding.text}"
         for more in (*_cores_as_count(spec, kinds), *_constraints_unmet(world, published, spec, kinds)):

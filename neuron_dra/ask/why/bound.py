@@ -6,7 +6,7 @@ from typing import Final
 
 from neuron_dra.ask.read.claim_views import ClaimView
 from neuron_dra.ask.read.pod_views import PodView
-from neuron_dra.ask.render.findings import Finding, ProposedChange
+from neuron_dra.ask.render.findings import Facts, Finding, ProposedChange
 from neuron_dra.ask.why import trials
 from neuron_dra.ask.world import events
 from neuron_dra.ask.world.world import World
@@ -23,10 +23,32 @@ def unusable_claim(world: World, pod: Wire) -> Finding | None:
             continue
         unseen = each.claim is None and "ResourceClaim" in world.snapshot.left_out
         if not each.seen.is_allocated and not unseen:
-            return _bypassed(world, pod)
+            return _unallocated(world, pod, each.claim_name or each.entry)
         if each.exists and (finding := _of_another(pod, each.seen)) is not None:
             return finding
     return None
+
+
+def _unallocated(world: World, pod: Wire, claim: str) -> Finding:
+    """Return the finding for a claim that no scheduler allocated: one that lacks DRA bound the pod, or none did."""
+    own = PodView.of(pod).spec.scheduler_name or trials.DEFAULT_SCHEDULER
+    scheduler = events.bound_by(world, pod)
+    if not scheduler and own == trials.DEFAULT_SCHEDULER:
+        return _bypassed(world, pod)
+    node = pod["spec"]["nodeName"]
+    name = events.program(scheduler or own)
+    facts = Facts()
+    if scheduler:
+        text = f"scheduler {name} bound it to node {node} and did not allocate its claim {claim}"
+    else:
+        text = f"nothing allocated its claim {claim}: scheduler {name} bound it to node {node}, or spec.nodeName did"
+    if name == trials.DEFAULT_SCHEDULER:
+        facts.add("to check", "the feature gate DynamicResourceAllocation of kube-scheduler")
+        return Finding("ClaimNotAllocated", text, facts.done())
+    facts.add("to check", f"whether dynamic resource allocation is turned on in {name}")
+    spec = {key: value for key, value in pod["spec"].items() if key not in ("nodeName", "schedulerName")}
+    change = trials.attempt(world, pod, "in the pod's manifest, remove schedulerName", [{**pod, "spec": spec}])
+    return Finding("ClaimNotAllocated", text, facts.done(), (change,) if change else ())
 
 
 def _bypassed(world: World, pod: Wire) -> Finding:

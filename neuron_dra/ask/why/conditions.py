@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, Final
 
@@ -11,7 +12,7 @@ from neuron_dra.ask.read.claim_views import ClaimView
 from neuron_dra.ask.read.pod_views import PodView
 from neuron_dra.ask.read.views import MetaView
 from neuron_dra.ask.render import words
-from neuron_dra.ask.render.findings import Facts, Finding, ProposedChange
+from neuron_dra.ask.render.findings import AVAILABLE, Facts, Finding, ProposedChange
 from neuron_dra.ask.why import creating, gangs, gates, impossible, obstacles, trials
 from neuron_dra.ask.why.creating import ClaimProblem
 from neuron_dra.ask.world import absent, demand, events, selection, users
@@ -63,6 +64,12 @@ class Case:
     def said(self) -> str:
         """The scheduler's last message about the pod, of a pod that would be placed."""
         return events.scheduler_words(self.world, self.pod)
+
+    @property
+    def foreign_scheduler(self) -> str:
+        """The scheduler that the pod names, if it is not Kubernetes' own: what it decides is not simulated here."""
+        name = self.seen.spec.scheduler_name
+        return "" if name in ("", trials.DEFAULT_SCHEDULER) else name
 
     @cached_property
     def claims(self) -> list[Wire]:
@@ -164,9 +171,9 @@ def there(case: Case, found: Found) -> Pairs:
     there = sorted(made)
     facts = Facts()
     if there:
-        facts.add("was there", f"in namespace {namespace}: {', '.join(there[:6])}")
+        facts.add(AVAILABLE, f"in namespace {namespace}: {', '.join(there[:6])}")
     else:
-        facts.add("was there", f"none in namespace {namespace}")
+        facts.add(AVAILABLE, f"none in namespace {namespace}")
     for other in _elsewhere(case, found):
         namespace = MetaView.of(other["metadata"]).namespace
         facts.add("elsewhere", f"namespace {namespace} has one of this name")
@@ -284,7 +291,7 @@ def class_missing(case: Case) -> Found | None:
 
 
 def classes(case: Case, found: Found) -> Pairs:
-    yield "was there", ", ".join(sorted(case.world.classes)[:8]) or "no DeviceClass at all"
+    yield AVAILABLE, ", ".join(sorted(case.world.classes)[:8]) or "no DeviceClass at all"
 
 
 def nearest_class(case: Case, found: Found) -> Iterator[ProposedChange | None]:
@@ -398,6 +405,30 @@ def other_scheduler(case: Case) -> Found | None:
     return found
 
 
+def foreign_says(case: Case) -> Found | None:
+    """Another scheduler keeps the pod waiting, though Kubernetes' own would place it."""
+    found = says(case, ANYTHING)
+    if found is None or not case.foreign_scheduler or case.placed is None:
+        return None
+    said = events.quoted(case.said)
+    scheduler = events.program(case.foreign_scheduler)
+    return {"scheduler": scheduler, "message": said, "node": case.placed.node, "gets": found["gets"]}
+
+
+def after_scheduler(case: Case, found: list[Finding]) -> list[Finding]:
+    """Return causes that a simulation found, the first one behind the scheduler that the pod names, if it has one."""
+    if not case.foreign_scheduler or case.placed is not None:
+        return found
+    scheduler = f"its scheduler {events.program(case.foreign_scheduler)}"
+    said = events.scheduler_words(case.world, case.pod)
+    if said:
+        text = f"{scheduler}, which is not simulated here, says {events.quoted(said)}"
+    else:
+        text = f"{scheduler} has not handled it"
+    first = replace(found[0], text=f"{text}; Kubernetes' own would not place it either: {found[0].text}")
+    return [first, *found[1:]]
+
+
 def default_scheduler(case: Case, found: Found) -> Iterator[ProposedChange | None]:
     changed = {**case.pod, "spec": {**case.pod["spec"], "schedulerName": trials.DEFAULT_SCHEDULER}}
     yield case.attempt("in the pod, remove schedulerName", changed)
@@ -456,4 +487,11 @@ def in_the_way(case: Case) -> list[Finding]:
 def no_node_could(case: Case) -> list[Finding]:
     if case.reachable:
         return []
-    return impossible.findings(case.world, case.pod)
+    found = impossible.findings(case.world, case.pod)
+    if found[0].code not in ("NoDevicesPublished", "PoolIncomplete"):
+        return found
+    lacking = absent.without_devices(case.world, case.pod)
+    if absent.finding(case.world, case.pod, lacking) is not None:
+        return found
+    several = obstacles.behind_absence(case.world, case.pod, case.claims, lacking)
+    return found if several is None else [several, *found[1:]]

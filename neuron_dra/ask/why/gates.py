@@ -11,6 +11,11 @@ from neuron_dra.ask.world.world import World
 from neuron_dra.core.wire import Wire
 
 KUEUE: Final = ("kueue.x-k8s.io/admission", "kueue.x-k8s.io/topology")
+OWNERS: Final = {
+    "scheduling.volcano.sh/queue-allocation-gate": "Volcano removes it when the pod's queue has capacity",
+    "grove.io/podgang-pending-creation": "Grove removes it when the pod's PodGang is ready",
+}
+"""Gates of other projects, and what each waits for: Volcano's documents on queue admission, and Grove's constants."""
 _CONDITIONS: Final = ("QuotaReserved", "Admitted")
 """Conditions of Kueue's Workload that are False for a reason while it waits, the first one first."""
 
@@ -20,7 +25,8 @@ def finding(world: World, pod: Wire) -> Finding:
     gates = [gate.name for gate in PodView.of(pod).spec.scheduling_gates]
     text = f"scheduling gates keep it from the scheduler: {', '.join(gates)}"
     if not set(gates) & set(KUEUE):
-        return Finding("SchedulingGate", text)
+        who = [OWNERS[gate] for gate in gates if gate in OWNERS]
+        return Finding("SchedulingGate", "; ".join([text, *who]))
     workload = _workload(world, pod)
     if workload is None:
         namespace = PodView.of(pod).metadata.namespace or "default"

@@ -1,11 +1,11 @@
-"""Findings for pods that no node could serve even if idle: what the claim requests, and what was there. Pure."""
+"""Findings for pods that no node could serve even if idle: what the claim requests, and what is available. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
 from neuron_dra.ask.render import words
-from neuron_dra.ask.render.findings import Facts, Finding, ProposedChange
+from neuron_dra.ask.render.findings import AVAILABLE, Facts, Finding, ProposedChange
 from neuron_dra.ask.why import trials
 from neuron_dra.ask.world import absent, drivers, expressions, selection
 from neuron_dra.ask.world.demand import PodClaim
@@ -67,11 +67,14 @@ def findings(world: World, pod: Wire) -> list[Finding]:
         unreserved = PublishedDevices(world, world.untagged)
         if found := _selector_error(world, pod, unreserved):
             return [found]
+    by_text: dict[tuple[str, str], Finding] = {}
     for claim, ask in selection.requests(world, pod):
         # A class of reserved devices selects none of the others.
         seen = published if published.of_class(world.classes.get(ask.alternative.class_name)) else unreserved
-        if one := _of_request(world, pod, seen, claim, ask):
-            return [one]
+        for finding in _of_request(world, pod, seen, claim, ask):
+            by_text.setdefault((finding.code, finding.text), finding)
+    if by_text:
+        return list(by_text.values())
     if unreserved.unusable:
         return [_unusable(unreserved)]
     if shared := _shared_group(world, pod, unreserved):
@@ -80,7 +83,7 @@ def findings(world: World, pod: Wire) -> list[Finding]:
     for _, ask in selection.requests(world, pod):
         for constraint in ask.claim.constraints:
             facts.add("constraint", f"{constraint.kind} {constraint.attribute}")
-    text = "each request could be satisfied alone, but no node can satisfy all of them together"
+    text = "a node can satisfy each request on its own, and no node can satisfy all requests of the pod"
     return [Finding("RequestsConflict", text, tuple(dict.fromkeys(facts.done())))]
 
 
@@ -112,10 +115,7 @@ def _shared_group(world: World, pod: Wire, published: PublishedDevices) -> Findi
                 which = ", ".join(each.name for each in covered)
                 text = f"requests {which} want {words.count(wanted, 'device')} with {same} {constraint.attribute}"
                 lacking = _requests_without(constraint.attribute, covered, matching)
-                if lacking:
-                    text += f", which no device of request {lacking} publishes"
-                else:
-                    text += f"; at most {together} have"
+                text += f", which no device of request {lacking} publishes" if lacking else _at_most(together)
                 changes = _paired_by_group(world, pod, claims[number], constraint) if lacking else []
                 return Finding("GroupTooSmall", text, changes=tuple(changes))
     return None
@@ -144,37 +144,44 @@ def _paired_by_group(world: World, pod: Wire, claim: PodClaim, constraint: Const
     return []
 
 
+def _at_most(together: int) -> str:
+    """Return how many devices meet a constraint, as the end of a sentence about it."""
+    return f"; at most {together} have" if together else ", which none of the devices publishes"
+
+
 def _covers(constraint: Constraint, ask: Asked) -> bool:
     """Return True if a constraint holds for a request, or for one of its alternatives."""
     return not constraint.requests or bool({ask.name, ask.request.name} & constraint.requests)
 
 
-def _of_request(world: World, pod: Wire, published: PublishedDevices, claim: PodClaim, ask: Asked) -> Finding | None:
-    """Return the finding for one request that no node could satisfy."""
+def _of_request(world: World, pod: Wire, published: PublishedDevices, claim: PodClaim, ask: Asked) -> list[Finding]:
+    """Return the findings for one request that no node could satisfy."""
     device_class = world.classes.get(ask.alternative.class_name)
     of_class = published.of_class(device_class)
     selectors = device_class.selectors if device_class is not None else ()
     driver = drivers.foreign([*selectors, *ask.alternative.selectors])
     if driver and not any(device.id.driver == driver for device in published.devices):
-        return _driver_not_seen(world, published, ask, driver)
+        return [_driver_not_seen(world, published, ask, driver)]
     if not published.devices or (not of_class and not _publishes(published, ask)):
-        return _nothing_published(world, published)
+        return [_nothing_published(world, published)]
     if not of_class:
-        return _class_matches_nothing(world, published, ask)
+        return [_class_matches_nothing(world, published, ask)]
     matching = published.matching(ask)
     most = max((len(devices) for devices in matching.values()), default=0)
     if not most:
-        return _selector_matches_nothing(world, pod, published, claim, ask, of_class)
+        return [_selector_matches_nothing(world, pod, published, claim, ask, of_class)]
     if ask.alternative.mode != "ExactCount":
-        return None
+        return []
+    found = []
     if most < ask.alternative.count:
-        return _too_many(world, pod, published, ask, matching, most)
+        found.append(_too_many(world, pod, published, ask, matching, most))
     for constraint in ask.claim.constraints:
         if _alone(constraint, ask):
             together = max(_together(constraint, devices) for devices in matching.values())
-            if together < ask.alternative.count:
-                return _group_too_small(world, pod, published, claim, ask, constraint, together)
-    return None
+            # A group of all devices of the largest node is too small only because the node is.
+            if together < min(ask.alternative.count, most):
+                found.append(_group_too_small(world, pod, published, claim, ask, constraint, matching, together))
+    return found
 
 
 def _driver_not_seen(world: World, published: PublishedDevices, ask: Asked, driver: str) -> Finding:
@@ -230,12 +237,12 @@ def _class_matches_nothing(world: World, published: PublishedDevices, ask: Asked
 
 
 def _values(facts: Facts, published: PublishedDevices, part: str, devices: Sequence[PoolDevice]) -> None:
-    """Add the values that were there for the attributes of a part of a selector."""
+    """Add the values that are available for the attributes of a part of a selector."""
     read = [(domain, name) for domain, name, _ in expressions.reads(part)]
     for domain, name in dict.fromkeys(read):
         found = published.values(domain, name, devices)
         text = selection.there(found) if found else "no device publishes it"
-        facts.add("was there", f"{domain}/{name}: {text}")
+        facts.add(AVAILABLE, f"{domain}/{name}: {text}")
 
 
 def _selector_matches_nothing(
@@ -273,7 +280,7 @@ def _too_many(
 ) -> Finding:
     largest = sorted(matching, key=lambda name: (-len(matching[name]), name))
     facts = Facts()
-    facts.some("was there", (f"node {name}: {words.count(len(matching[name]), 'device')}" for name in largest), most=3)
+    facts.some(AVAILABLE, (f"node {name}: {words.count(len(matching[name]), 'device')}" for name in largest), most=3)
     facts.some("pool", published.unusable.values(), most=2)
     wanted = words.count(ask.alternative.count, "device")
     text = f"request {ask.name} wants {wanted} of one node, and the largest node has {most} that match"
@@ -309,16 +316,19 @@ def _group_too_small(
     claim: PodClaim,
     ask: Asked,
     constraint: Constraint,
+    matching: Mapping[str, Sequence[PoolDevice]],
     together: int,
 ) -> Finding:
     facts = Facts()
     domain, _, name = constraint.attribute.rpartition("/")
-    found = published.values(domain, name, published.devices)
+    selected = [device for devices in matching.values() for device in devices]
+    values = published.values(domain, name, selected)
     facts.add("constraint", f"{constraint.kind} {constraint.attribute}")
-    facts.add("was there", selection.there(found) if found else "no device publishes it")
+    if values:
+        facts.add(AVAILABLE, selection.there(values))
     same = "the same" if constraint.kind == "matchAttribute" else "different"
     wanted = words.count(ask.alternative.count, "device")
-    text = f"request {ask.name} wants {wanted} with {same} {constraint.attribute}; at most {together} have"
+    text = f"request {ask.name} wants {wanted} with {same} {constraint.attribute}{_at_most(together)}"
     changes = []
     for change in _group_changes(world, pod, published, claim, ask, constraint):
         if change is not None:

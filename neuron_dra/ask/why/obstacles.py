@@ -22,7 +22,7 @@ from neuron_dra.ask.world.world import World, covers
 from neuron_dra.core import taints
 from neuron_dra.core.taints import TaintMeaning
 from neuron_dra.core.wire import Wire
-from neuron_dra.simulate import model
+from neuron_dra.simulate import model, nodes
 
 NODES_TRIED: Final = 3
 CODES: Final = {
@@ -31,7 +31,6 @@ CODES: Final = {
     RESERVED: "NodeReserved",
     ROOM: "ResourcesLacking",
 }
-CORDON: Final = "node.kubernetes.io/unschedulable"
 
 
 def findings(world: World, pod: Wire, blocked: Sequence[Blocked], tied: Sequence[str] = ()) -> list[Finding]:
@@ -56,20 +55,20 @@ def _on_one_node(finding: Finding, node: str, claim: str) -> Finding:
     return replace(finding, text=f"its claim {claim} has devices of node {node} alone{joint}{text}")
 
 
-def _finding(world: World, pod: Wire, names: Sequence[str], nodes: Sequence[Blocked]) -> Finding:
+def _finding(world: World, pod: Wire, names: Sequence[str], blocked: Sequence[Blocked]) -> Finding:
     if tuple(names) == (HELD,):
-        return contention.finding(world, pod, nodes)
+        return contention.finding(world, pod, blocked)
     facts = Facts()
     for name in names:
-        facts.some(_LABELS[name], (_detail(world, pod, name, each) for each in nodes), most=3, of=len(nodes))
+        facts.some(_LABELS[name], (_detail(world, pod, name, each) for each in blocked), most=3, of=len(blocked))
     if TAINT in names:
-        facts.some("rule", _rules(world, nodes), most=3)
+        facts.some("rule", _rules(world, blocked), most=3)
     if HELD in names:
-        facts.some("protected", contention.protection(world, nodes[:3]), most=2)
+        facts.some("protected", contention.protection(world, blocked[:3]), most=2)
     changes: tuple[ProposedChange, ...] = ()
     if world.proposes and len(names) == 1:
-        changes = working(_changes(world, pod, names[0], nodes))
-    return Finding(CODES[names[0]], _text(world, pod, names, nodes), facts.done(), changes)
+        changes = working(_changes(world, pod, names[0], blocked))
+    return Finding(CODES[names[0]], _text(world, pod, names, blocked), facts.done(), changes)
 
 
 def behind_absence(world: World, pod: Wire, claims: Sequence[Wire], lacking: Sequence[AbsentDevices]) -> Finding | None:
@@ -91,7 +90,7 @@ def behind_absence(world: World, pod: Wire, claims: Sequence[Wire], lacking: Seq
 def _alone(world: World, pod: Wire, name: str, blocked: Blocked) -> str:
     """Return one obstacle of a node as a sentence about it."""
     if name == NODE:
-        return _objection(blocked)
+        return _objection(world, pod, blocked)
     if name == TAINT:
         return f"its devices are tainted: {_taints(world, [blocked])}"
     if name == RESERVED:
@@ -103,49 +102,49 @@ _LABELS: Final = {NODE: "node", TAINT: "tainted", RESERVED: "reserved", ROOM: "l
 _ALSO: Final = {TAINT: "tainted devices", RESERVED: "reserved", ROOM: "too little left", HELD: "devices in use"}
 
 
-def _text(world: World, pod: Wire, names: Sequence[str], nodes: Sequence[Blocked]) -> str:
+def _text(world: World, pod: Wire, names: Sequence[str], blocked: Sequence[Blocked]) -> str:
     """Return the first line about nodes with the same obstacles."""
-    where, has, are = f"{len(nodes)} nodes", "have", "are"
-    if len(nodes) == 1:
-        where, has, are = f"node {nodes[0].name}", "has", "is"
+    where, has, are = f"{len(blocked)} nodes", "have", "are"
+    if len(blocked) == 1:
+        where, has, are = f"node {blocked[0].name}", "has", "is"
     if names[0] == NODE:
-        text = f"it may not run on {where} that would serve it: {_objections(nodes)}"
+        text = f"it may not run on {where} that would serve it: {_objections(world, pod, blocked)}"
     elif names[0] == TAINT:
-        text = f"{where} {has} too few untainted devices: {_taints(world, nodes)}"
+        text = f"{where} {has} too few untainted devices: {_taints(world, blocked)}"
     elif names[0] == RESERVED:
-        text = f"{where} that would serve it {are} reserved for {_workloads(world, nodes)}"
+        text = f"{where} that would serve it {are} reserved for {_workloads(world, blocked)}"
     else:
-        text = f"{where} {has} the devices, and too little {_lacking(world, pod, nodes)}"
+        text = f"{where} {has} the devices, and too little {_lacking(world, pod, blocked)}"
     if len(names) > 1:
         text += f"; also {', '.join(_ALSO[each] for each in names[1:])}"
     return text
 
 
-def _objections(nodes: Sequence[Blocked]) -> str:
-    found = Counter(_objection(each) for each in nodes)
+def _objections(world: World, pod: Wire, blocked: Sequence[Blocked]) -> str:
+    found = Counter(_objection(world, pod, each) for each in blocked)
     return words.listed((text for text, _ in found.most_common()), 2)
 
 
-def _objection(blocked: Blocked) -> str:
-    if KubeNodeView.of(blocked.node).spec.unschedulable:
-        return "it is cordoned"
-    if "taint" in blocked.objection:
-        return f"the pod does not tolerate its taint {_untolerated(blocked)}"
-    return "it does not match the pod's node selector or affinity"
+def _objection(world: World, pod: Wire, blocked: Blocked) -> str:
+    """Return everything that keeps the pod from a node, apart from the node's devices and room."""
+    node = world.decoded(blocked.node)
+    untolerated = nodes.untolerated(pod, node)
+    texts = []
+    if node.unschedulable and any(taint.key == nodes.CORDON for taint in untolerated):
+        texts.append("it is cordoned")
+        untolerated = [taint for taint in untolerated if taint.key != nodes.CORDON]
+    marks = [taints.text(taint.key, taint.value, taint.effect) for taint in untolerated]
+    if marks:
+        noun = "taint" if len(marks) == 1 else "taints"
+        texts.append(f"the pod does not tolerate its {noun} {' and '.join(marks)}")
+    if not nodes.is_selected(pod, node):
+        texts.append("it does not match the pod's node selector or affinity")
+    return ", and ".join(texts) or "the pod names another node"
 
 
-def _untolerated(blocked: Blocked) -> str:
-    """Return the taint that keeps the pod from a node, with what it means."""
-    key = blocked.objection.partition("{")[2].rstrip("}")
-    for taint in KubeNodeView.of(blocked.node).spec.taints:
-        if taint.key == key and taint.effect in ("NoSchedule", "NoExecute"):
-            return taints.text(taint.key, taint.value, taint.effect)
-    return key
-
-
-def _taints(world: World, nodes: Sequence[Blocked]) -> str:
+def _taints(world: World, blocked: Sequence[Blocked]) -> str:
     found: Counter[str] = Counter()
-    for each in nodes:
+    for each in blocked:
         for device in _devices(world, each):
             found.update(f"{taint.key}={taint.value}" if taint.value else taint.key for taint in device.taints)
     return words.listed((text for text, _ in found.most_common()), 2)
@@ -155,13 +154,13 @@ def _devices(world: World, blocked: Blocked) -> Sequence[model.PoolDevice]:
     return world.likeness.devices(world.decoded(blocked.node))
 
 
-def _workloads(world: World, nodes: Sequence[Blocked]) -> str:
-    return words.listed(dict.fromkeys(f"workload {world.tags[each.name].workload}" for each in nodes), 2)
+def _workloads(world: World, blocked: Sequence[Blocked]) -> str:
+    return words.listed(dict.fromkeys(f"workload {world.tags[each.name].workload}" for each in blocked), 2)
 
 
-def _lacking(world: World, pod: Wire, nodes: Sequence[Blocked]) -> str:
+def _lacking(world: World, pod: Wire, blocked: Sequence[Blocked]) -> str:
     found: Counter[str] = Counter()
-    for each in nodes:
+    for each in blocked:
         found.update(world.room.lacking(pod, each.node).keys())
     return words.listed((name for name, _ in found.most_common()), 2)
 
@@ -183,20 +182,20 @@ def _detail(world: World, pod: Wire, name: str, blocked: Blocked) -> str:
             left, asked = resources.shown(resource, free), resources.shown(resource, wanted)
             texts.append(f"{resource} {left} free, {asked} requested")
         return f"node {node}: {', '.join(texts)}"
-    return f"node {node}: {_objection(blocked)}"
+    return f"node {node}: {_objection(world, pod, blocked)}"
 
 
 # The changes that may help. Each is simulated before it is shown.
 
 
-def _changes(world: World, pod: Wire, name: str, nodes: Sequence[Blocked]) -> Iterator[ProposedChange | None]:
+def _changes(world: World, pod: Wire, name: str, blocked: Sequence[Blocked]) -> Iterator[ProposedChange | None]:
     if name == NODE:
-        for each in nodes[:NODES_TRIED]:
+        for each in blocked[:NODES_TRIED]:
             yield from _admit(world, pod, each)
     if name == TAINT:
         yield from trials.fewer(world, pod)
     if name == RESERVED:
-        yield from _workload_templates(world, pod, nodes)
+        yield from _workload_templates(world, pod, blocked)
 
 
 def _admit(world: World, pod: Wire, blocked: Blocked) -> Iterator[ProposedChange | None]:
@@ -207,7 +206,7 @@ def _admit(world: World, pod: Wire, blocked: Blocked) -> Iterator[ProposedChange
     if any(mark is not None and mark.meaning is TaintMeaning.LEAVES for mark in marks):
         return  # whatever starts there ends soon
     if seen.spec.unschedulable:
-        left = [msgspec.to_builtins(taint) for taint in seen.spec.taints if taint.key != CORDON]
+        left = [msgspec.to_builtins(taint) for taint in seen.spec.taints if taint.key != nodes.CORDON]
         uncordoned = {**node, "spec": {**node["spec"], "unschedulable": False, "taints": left}}
         yield trials.attempt(world, pod, f"kubectl uncordon {name}", [uncordoned])
     for taint in seen.spec.taints:
@@ -226,11 +225,11 @@ def _admit(world: World, pod: Wire, blocked: Blocked) -> Iterator[ProposedChange
             yield trials.attempt(world, pod, f"kubectl label node {name} {key}={value}", [{**node, "metadata": meta}])
 
 
-def _rules(world: World, nodes: Sequence[Blocked]) -> list[str]:
+def _rules(world: World, blocked: Sequence[Blocked]) -> list[str]:
     """Return the DeviceTaintRules that taint devices of these nodes. Whoever wrote one knows when it may go."""
     specs: list[SliceSpecView] = []
-    for blocked in nodes[:NODES_TRIED]:
-        specs += [SliceView.of(item).spec for item in world.slices_of(blocked.name)]
+    for each in blocked[:NODES_TRIED]:
+        specs += [SliceView.of(item).spec for item in world.slices_of(each.name)]
     rules = [TaintRuleView.of(rule) for rule in world.snapshot.all("DeviceTaintRule")]
     return [f"DeviceTaintRule {rule.metadata.name}" for rule in rules if _covers_any(rule.spec, specs)]
 
@@ -239,11 +238,11 @@ def _covers_any(rule: TaintRuleSpec, specs: Sequence[SliceSpecView]) -> bool:
     return any(covers(rule, spec, device["name"]) for spec in specs for device in spec.published)
 
 
-def _workload_templates(world: World, pod: Wire, nodes: Sequence[Blocked]) -> Iterator[ProposedChange | None]:
+def _workload_templates(world: World, pod: Wire, blocked: Sequence[Blocked]) -> Iterator[ProposedChange | None]:
     """Try the template of a workload of the pod's own namespace, in place of the pod's."""
     asked = PodView.of(pod)
     namespace = asked.metadata.namespace
-    for tag in dict.fromkeys(world.tags[each.name] for each in nodes):
+    for tag in dict.fromkeys(world.tags[each.name] for each in blocked):
         workload = world.snapshot.get("NeuronUltraServerWorkload", tag.workload_name, namespace)
         if tag.workload_namespace != namespace or workload is None:
             continue

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Final
 
 from neuron_dra.ask.render.findings import Finding
-from neuron_dra.ask.why import conditions
+from neuron_dra.ask.why import autoscaled, conditions
 from neuron_dra.ask.why.conditions import Case, Found, Pairs, Tried
 from neuron_dra.ask.world.world import World
 from neuron_dra.core.wire import Wire
@@ -60,10 +60,14 @@ class Several:
 def waiting(world: World, pod: Wire) -> list[Finding]:
     """Return why a pod has no node."""
     case = Case(world, pod)
-    for row in WAITING:
+    for row in OF_CLAIMS:
         found = row.findings(case)
         if found:
             return found
+    for row in OF_NODES:
+        found = row.findings(case)
+        if found:
+            return autoscaled.explained(world, pod, conditions.after_scheduler(case, found))
     return []
 
 
@@ -80,7 +84,7 @@ CLASS_MISSING: Final = PodSituation(
     conditions.classes,
     conditions.nearest_class,
 )
-WAITING: Final[tuple[PodSituation | Several, ...]] = (
+OF_CLAIMS: Final[tuple[PodSituation | Several, ...]] = (
     Several(conditions.gated),
     WORKLOAD,
     PodSituation(
@@ -139,6 +143,9 @@ WAITING: Final[tuple[PodSituation | Several, ...]] = (
         lambda case, found: (("rewrite", "neuron-dra migrate FILE"),),
     ),
     CLASS_MISSING,
+)
+"""What keeps a pod from every scheduler, in the order in which the rows are tried: its gates, and its claims."""
+OF_NODES: Final[tuple[PodSituation | Several, ...]] = (
     PodSituation("DriverRejects", conditions.rejected, "the driver would reject the claim: {why}"),
     PodSituation("KubeletRejectsName", conditions.rejected_name, "{why}"),
     PodSituation(
@@ -149,6 +156,13 @@ WAITING: Final[tuple[PodSituation | Several, ...]] = (
     ),
     PodSituation(
         "ClaimNotCreated", conditions.not_created, "its claim {claim} is not created yet, by kube-controller-manager"
+    ),
+    PodSituation(
+        "OtherScheduler",
+        conditions.foreign_says,
+        "its scheduler {scheduler}, which is not simulated here, says {message}; Kubernetes' own would place it on "
+        "node {node}",
+        lambda case, found: (("simulated", f"the pod {found['gets']}"),),
     ),
     PodSituation(
         "GangWaits", conditions.gang_waits, "PodGroup {group} needs {least} pods at once, and {what}", conditions.heard
@@ -210,4 +224,4 @@ WAITING: Final[tuple[PodSituation | Several, ...]] = (
     Several(conditions.no_node_could),
     PodSituation("Unknown", lambda case: {"message": case.message}, "unknown: {message}"),
 )
-"""The situations of a pod without a node, in the order in which they are tried."""
+"""What keeps a pod with claims from a node, in the order in which the rows are tried; most need a simulation."""

@@ -36,7 +36,6 @@ class Blocked:
 
     node: Wire
     obstacles: tuple[str, ...]
-    objection: str = ""
 
     @property
     def name(self) -> str:
@@ -71,12 +70,11 @@ class Blockers:
         if of_devices is None:
             return None
         found = set(of_devices)
-        objection = nodes.objection(self._pod, node)
-        if objection:
+        if nodes.objection(self._pod, node):
             found.add(NODE)
         if world.room.lacking(self._pod, wire):
             found.add(ROOM)
-        return Blocked(wire, tuple(each for each in ORDER if each in found), objection)
+        return Blocked(wire, tuple(each for each in ORDER if each in found))
 
     def _of_alike(self, node: model.NodeTraits) -> frozenset[str] | None:
         """Return the obstacles among the devices of a node, found once for nodes that the claims cannot tell apart."""

@@ -1,4 +1,4 @@
-"""Which published devices a request selects, and what was there where its selector matched nothing. Pure."""
+"""Which published devices a request selects, and what is available where its selector matches nothing. Pure."""
 
 from __future__ import annotations
 
