@@ -61,7 +61,7 @@ STARTING: Final = {
     "DriverNotRegistered": "the driver is not registered with the node's kubelet",
     "DriverRejects": "the driver rejects the claim's configuration",
     "KubeletRejects": "the kubelet rejects the claim before the driver sees it",
-    "KubeletRejectsName": "the kubelet is too old to admit resources that DeviceClasses serve",
+    "KubeletRejectsName": "the kubelet or the scheduler is too old for limits that DeviceClasses serve",
     "NodeGone": "the pod's node does not exist",
     "NodeNotReady": "the node is not Ready",
     "PodFailed": "the pod has failed",

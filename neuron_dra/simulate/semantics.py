@@ -21,6 +21,7 @@ class Semantics:
       each device.
     - `shared_all`: the second alternative of a request has the devices of the first one, whatever its own class and
       selectors, if both have allocationMode All (`requestKey` in `Allocate`, 0.34.4 and 0.35.0).
+    - `class_limits`: limits of containers may name a DeviceClass (feature gate DRAExtendedResource).
     - `loose_pools`: devices of incomplete pools are allocated, and an invalid pool fails the pod once it is reached.
     """
 
@@ -29,13 +30,14 @@ class Semantics:
     partitions: bool
     loose_pools: bool
     shared_all: bool
+    class_limits: bool
 
 
 NEW: Final = Semantics(
-    permutations=False, taints=True, partitions=True, loose_pools=False, shared_all=False
+    permutations=False, taints=True, partitions=True, loose_pools=False, shared_all=False, class_limits=True
 )  # 1.36 and 1.37
 OLD: Final = Semantics(
-    permutations=True, taints=False, partitions=False, loose_pools=True, shared_all=True
+    permutations=True, taints=False, partitions=False, loose_pools=True, shared_all=True, class_limits=False
 )  # 1.34 and 1.35
 
 

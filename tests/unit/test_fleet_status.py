@@ -390,3 +390,14 @@ def test_why_names_the_groups_that_lack_a_recent_test(tmp_path: Path, capsys: py
         "us-0: passed all-reduce",
     ]
     assert any("all 4 nodes: in a test" in fact["text"] for fact in cause["facts"])
+
+
+def test_limit_of_a_missing_class_waits(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    pods = []
+    for name, resource in (("typo", "deviceclass.resource.kubernetes.io/conected-4.neuron.aws.com"), ("cpu", "cpu")):
+        pod = small.pod(name)
+        pod["spec"]["containers"][0]["resources"] = {"limits": {resource: "1"}}
+        pods.append(pod)
+    found = ask(capsys, "status", "--snapshot", snapshot(tmp_path, [*small.base("a"), *pods]))
+    assert "WAITING (1 pod) default/typo: request" in found.text
+    assert "names the DeviceClass conected-4.neuron.aws.com, which does not exist" in found.text

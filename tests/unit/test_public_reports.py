@@ -18,6 +18,7 @@ TRN2 = ("--fleet", "2 x trn2.48xlarge")
 INF1 = ("--fleet", "1 x inf1.24xlarge")
 INF2 = ("--fleet", "1 x inf2.48xlarge")
 EFA = ("--fleet", "2 x trn2.48xlarge efa")
+NEEDS_NEWER = "limits of DeviceClasses need Kubernetes 1.36 or later"
 
 
 def mend(what: str) -> pytest.MarkDecorator:
@@ -80,6 +81,15 @@ SIMULATED = [
     case("first-available", "simulate", 1, "6 of 7 pods run",
          words=("--fleet", "1 x trn2.48xlarge, 1 x trn1.32xlarge")),
     case("many-pods-one-claim", "simulate", 1, "256 of 300 pods run", words=TRN2),
+    case("shared-rejected", "simulate", 1, "3 pods cannot run: the driver would reject the claim", "0 of 3 pods run",
+         "1 of 1 device is held", words=("--fleet", "1 x inf2.xlarge")),
+    case("shared", "simulate", 0, "chat/talk-0 inf2-0 device 0 (shared)", "chat/talk-2 inf2-0 device 0 (shared)",
+         "3 of 3 pods run", words=("--fleet", "2 x inf2.xlarge")),
+    case("shared-by-300", "simulate", 1, "chat/both is in use by 256 pods", "256 of 300 pods run", words=TRN2),
+    case("class-limit", "simulate", 0, "1 of 1 pods run", words=TRN2),
+    case("class-limit", "simulate", 1, NEEDS_NEWER, "0 of 1 pods run", words=(*TRN2, "--kubernetes", "1.34")),
+    case("resource-name-on-class", "simulate", 0, "1 of 1 pods run", words=TRN2),
+    case("resource-name-on-class", "simulate", 1, NEEDS_NEWER, words=(*TRN2, "--kubernetes", "1.35")),
 ]  # fmt: skip
 VALIDATED = [
     case("source-field", "validate", 1, "resourceClaims[0].source", "removed in Kubernetes 1.31",

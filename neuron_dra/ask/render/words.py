@@ -41,6 +41,11 @@ def count(number: int, noun: str) -> str:
     return f"{number} {plural}"
 
 
+def amount(published: Sequence[str]) -> str:
+    """Return how many published devices these are, by their names; an UltraServer publishes a node as one."""
+    return count(len(published), "node" if names.NODE_DEVICE in published else "device")
+
+
 def listed(texts: Iterable[str], most: int = 4) -> str:
     """Return texts separated by commas, the first `most` of them."""
     found = list(texts)

@@ -14,9 +14,9 @@ from neuron_dra.ask.read import source
 from neuron_dra.errors import SettingsError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
-    from neuron_dra.ask.read.snapshot import Snapshot
+    from neuron_dra.ask.read.snapshot import Key, Snapshot
     from neuron_dra.ask.simulate.simulation import PodOutcome
     from neuron_dra.ask.world.container_sight import ContainerSight
     from neuron_dra.ask.world.world import World
@@ -197,12 +197,13 @@ def _lines(world: World, outcomes: Sequence[PodOutcome], *, wide: bool) -> list[
     from neuron_dra.ask.render import report_text, terminal, words
 
     shown = outcomes if wide else outcomes[:SHOWN]
+    shared = {key for each in outcomes for key in each.shared}
     rows = [["POD", "NODE", "GETS"]]
     variables: dict[str, None] = {}
     for each in shown:
         node = each.placement.node if each.placement else ""
         sights = _sights(each, world)
-        rows.append([_name(each), node or "-", _gets(each, sights, world)])
+        rows.append([_name(each), node or "-", _gets(each, sights, world, shared)])
         if wide:
             rows += [[f"  {sight.container}", "", sight.text(world.type_of(node))] for sight in sights]
         for sight in sights:
@@ -230,7 +231,8 @@ def _summary(outcomes: Sequence[PodOutcome], held: Mapping[str, tuple[int, int]]
         parts.append(f"{taken} of {words.count(published, unit)}")
     placed = sum(each.runs for each in outcomes)
     text = " and ".join(parts) or "0 of 0 devices"
-    return f"{placed} of {len(outcomes)} pods run; {text} are held"
+    is_one = [published for _, published in held.values()] == [1]
+    return f"{placed} of {len(outcomes)} pods run; {text} {'is' if is_one else 'are'} held"
 
 
 def _sights(each: PodOutcome, world: World) -> list[ContainerSight]:
@@ -244,8 +246,11 @@ def _sights(each: PodOutcome, world: World) -> list[ContainerSight]:
     return container_sight.sights(placed, world.claims_of(placed), world.type_of(each.placement.node))
 
 
-def _gets(each: PodOutcome, sights: Sequence[ContainerSight], world: World) -> str:
-    """Return the devices of a pod and the containers that see others than all of them, or why it has none."""
+def _gets(each: PodOutcome, sights: Sequence[ContainerSight], world: World, shared: Collection[Key]) -> str:
+    """Return the devices of a pod and the containers that see others than all of them, or why it has none.
+
+    `shared` are the claims that several pods use.
+    """
     from neuron_dra.ask.read.snapshot import key_of
     from neuron_dra.ask.render import words
     from neuron_dra.core.names import DRIVER
@@ -255,14 +260,13 @@ def _gets(each: PodOutcome, sights: Sequence[ContainerSight], world: World) -> s
     if not each.runs:
         return "rejected by the driver"
     spec = world.type_of(each.placement.node)
-    held: dict[str, None] = {}
-    ours: set[str] = set()
-    is_shared = False
-    for claim in world.claims_of(world.snapshot.objects[key_of(each.pod)]):
-        held.update(dict.fromkeys(result.device for result in claim.seen.results))
-        ours.update(result.device for result in claim.seen.results if result.driver == DRIVER)
-        is_shared = is_shared or len(claim.seen.consumers("pods")) > 1
-    text = f"{words.devices(list(held), spec)}{' (shared)' if is_shared else ''}"
+    own, common = each.devices(shared)
+    texts = [words.devices(own, spec)] if own else []
+    if common:
+        texts.append(f"{words.devices(common, spec)} (shared)")
+    text = ", ".join(texts)
+    claims = world.claims_of(world.snapshot.objects[key_of(each.pod)])
+    ours = {result.device for claim in claims for result in claim.seen.results if result.driver == DRIVER}
     seeing = [sight for sight in sights if sight.devices or sight.sees_all]
     if ours and not seeing:
         return f"nothing (holds {text})"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
@@ -26,28 +27,38 @@ from neuron_dra.simulate.scheduler import Placement
 
 @dataclass(frozen=True, slots=True)
 class PodOutcome:
-    """What happens to one pod: its placement, or why it waits; `rejected` if the driver would reject it there."""
+    """What happens to one pod: its placement, or why it waits.
+
+    - `rejected`: why the driver would reject it there; empty if it would not.
+    - `shared`: the allocations of its claims that others had before it was placed, by the keys of the claims.
+    """
 
     pod: Wire
     placement: Placement | None
     finding: Finding | None = None
     rejected: str = ""
+    shared: Mapping[Key, Wire] = field(default_factory=dict)
 
     @property
     def runs(self) -> bool:
         """True if the pod runs."""
         return self.placement is not None and not self.rejected
 
-    def devices(self) -> list[str]:
-        """Return the devices that the pod gets."""
+    def devices(self, shared: Collection[Key]) -> tuple[list[str], list[str]]:
+        """Return the devices that the pod has for itself, and those of claims that it shares, which are in `shared`."""
         if self.placement is None:
-            return []
-        results = (each["devices"].get("results") or () for each in self.placement.allocations.values())
-        made = []
-        for found in results:
-            for result in found:
-                made.append(result["device"])
-        return made
+            return [], []
+        own: list[Wire] = []
+        common = list(self.shared.values())
+        for name, allocation in self.placement.allocations.items():
+            key = "ResourceClaim", self.pod["metadata"].get("namespace") or "", name
+            (common if key in shared else own).append(allocation)
+        return _devices(own), _devices(common)
+
+
+def _devices(allocations: Iterable[Wire]) -> list[str]:
+    results = itertools.chain.from_iterable(each["devices"].get("results") or () for each in allocations)
+    return [result["device"] for result in results]
 
 
 class Simulation:
@@ -178,12 +189,13 @@ class Simulation:
     def _keep(self, world: World, pod: Wire, placement: Placement) -> PodOutcome:
         if refused := absent.rejected_name(world, pod, placement.node):
             return PodOutcome(pod, None, Finding("KubeletRejectsName", refused))
+        shared = {key_of(claim): claim["status"]["allocation"] for claim in trials.allocated(world, pod)}
         placed = placing.placed_objects(world, pod, placement)
         self._waiting += placed
         claims = [item for item in placed if item["kind"] == "ResourceClaim"]
         self._used |= allocator.devices_in_use(claims)
         self._room.add(placed[-1])
-        return PodOutcome(pod, placement, rejected=trials.refused(world, placement))
+        return PodOutcome(pod, placement, rejected=trials.refused(world, pod, placement), shared=shared)
 
 
 def held(world: World) -> dict[str, tuple[int, int]]:

@@ -308,7 +308,7 @@ def nearest_class(case: Case, found: Found) -> Iterator[ProposedChange | None]:
 def rejected(case: Case) -> Found | None:
     if case.placed is None:
         return None
-    why = trials.refused(case.world, case.placed)
+    why = trials.refused(case.world, case.pod, case.placed)
     if why:
         return {"why": why}
     return None

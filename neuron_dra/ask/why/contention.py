@@ -18,6 +18,7 @@ from neuron_dra.ask.world import budgets, fleet, relevance, selection, users
 from neuron_dra.ask.world.blockers import Blocked
 from neuron_dra.ask.world.selection import PublishedDevices
 from neuron_dra.ask.world.world import Holder, World
+from neuron_dra.core import names
 from neuron_dra.core.wire import Wire
 from neuron_dra.simulate import allocator, constraints, model
 from neuron_dra.simulate.failures import Failure
@@ -41,11 +42,18 @@ def finding(world: World, pod: Wire, nodes: Sequence[Blocked]) -> Finding:
     changes = working(_changes(world, pod, nodes)) if world.proposes else ()
     if torn is not None:
         return replace(torn, facts=(*torn.facts, *facts.done()), changes=changes)
+    return Finding("DevicesInUse", _in_use(world, nodes), facts.done(), changes)
+
+
+def _in_use(world: World, nodes: Sequence[Blocked]) -> str:
+    """Return the first line about nodes whose devices are in use; UltraServers publish a node as one device."""
+    held = list(itertools.chain.from_iterable(holders(world, node) for node in nodes))
+    is_whole = all(devices == [names.NODE_DEVICE] for _, devices in held)
     if len(nodes) == 1:
-        where = f"node {nodes[0].name} has"
+        where, has = f"node {nodes[0].name}", "is in use as a whole" if is_whole else "has too few free devices"
     else:
-        where = f"{len(nodes)} nodes have"
-    return Finding("DevicesInUse", f"{where} too few free devices: {_who(world, nodes)}", facts.done(), changes)
+        where, has = f"{len(nodes)} nodes", "are in use as a whole" if is_whole else "have too few free devices"
+    return f"{where} {has}: {_who(world, held)}"
 
 
 def detail(world: World, blocked: Blocked) -> str:
@@ -84,16 +92,19 @@ def _only_pod(world: World, holder: Holder) -> Wire | None:
 
 def _leftovers(world: World, pod: Wire, nodes: Sequence[Blocked]) -> Finding | None:
     """Return the finding for claims that should have been released, if the pod would fit without them."""
-    found: list[tuple[Blocked, Holder, int, str]] = []
+    found: list[tuple[Blocked, Holder, list[str], str]] = []
     for node in nodes:
         for holder, devices in holders(world, node):
             if why := users.leftover(world.snapshot, holder.claim):
-                found.append((node, holder, len(devices), why))
+                found.append((node, holder, devices, why))
     released = [{**holder.claim, "status": {}} for _, holder, _, _ in found]
     if not released or not isinstance(world.after(released).place(pod), Placement):
         return None
-    node, holder, number, why = found[0]
-    held = f"holds {words.count(number, 'device')} of node {node.name}"
+    node, holder, devices, why = found[0]
+    if devices == [names.NODE_DEVICE]:
+        held = f"holds node {node.name}"
+    else:
+        held = f"holds {words.amount(devices)} of node {node.name}"
     text = f"the claim {holder.key} {held} {why}: kube-controller-manager has not released it"
     facts = Facts()
     facts.some("leftover", (f"claim {each.key} {reason}" for _, each, _, reason in found))
@@ -255,13 +266,13 @@ def _by_size(world: World, node: Blocked, published: PublishedDevices, claim: mo
     return None
 
 
-def _who(world: World, nodes: Sequence[Blocked]) -> str:
+def _who(world: World, held: Sequence[tuple[Holder, list[str]]]) -> str:
+    """Return those who hold the most of these devices, with how many."""
     found: Counter[str] = Counter()
     by_name: dict[str, Holder] = {}
-    for each in nodes:
-        for holder, devices in holders(world, each):
-            found[str(holder)] += len(devices)
-            by_name[str(holder)] = holder
+    for holder, devices in held:
+        found[str(holder)] += len(devices)
+        by_name[str(holder)] = holder
     return words.listed((_described(world, by_name[who], number) for who, number in found.most_common()), 2)
 
 

@@ -280,12 +280,23 @@ def _too_many(
 ) -> Finding:
     largest = sorted(matching, key=lambda name: (-len(matching[name]), name))
     facts = Facts()
-    facts.some(AVAILABLE, (f"node {name}: {words.count(len(matching[name]), 'device')}" for name in largest), most=3)
+    if all(_is_whole(device) for devices in matching.values() for device in devices):
+        wanted = words.count(ask.alternative.count, "node")
+        text = f"request {ask.name} wants {wanted} as a whole, and a claim has devices of one node: "
+        text += "use a pod with a claim of its own for each node"
+        return Finding("CountTooLarge", text)
+    of_node = {name: [device.id.device for device in devices] for name, devices in matching.items()}
+    facts.some(AVAILABLE, (f"node {name}: {words.amount(of_node[name])}" for name in largest), most=3)
     facts.some("pool", published.unusable.values(), most=2)
     wanted = words.count(ask.alternative.count, "device")
     text = f"request {ask.name} wants {wanted} of one node, and the largest node has {most} that match"
     changes = [change for change in trials.fewer(world, pod) if change is not None]
     return Finding("CountTooLarge", text, facts.done(), tuple(changes[:1]))
+
+
+def _is_whole(device: PoolDevice) -> bool:
+    """Return True for a node that is published as one device."""
+    return device.id.device == names.NODE_DEVICE
 
 
 def _alone(constraint: Constraint, ask: Asked) -> bool:

@@ -42,7 +42,7 @@ def attempt(
     outcome = after.place(found)
     if (
         not isinstance(outcome, Placement)
-        or refused(after, outcome)
+        or refused(after, found, outcome)
         or absent.rejected_name(after, found, outcome.node)
     ):
         return None
@@ -70,13 +70,20 @@ def _place(key: Key) -> tuple[str, str, str]:
     return kind, name, namespace
 
 
-def refused(world: World, outcome: Placement) -> str:
-    """Return why the driver would reject one of the claims, or an empty string."""
+def refused(world: World, pod: Wire, outcome: Placement) -> str:
+    """Return why the driver would reject one of the pod's claims, also one that others share, or an empty string."""
     from neuron_dra.ask.world import refusals
 
     types = refusals.instance_types(world.slices_of(outcome.node))
-    texts = (refusals.of_allocation(each, types) for each in outcome.allocations.values())
+    before = [claim["status"]["allocation"] for claim in allocated(world, pod)]
+    allocations = [*outcome.allocations.values(), *before]
+    texts = (refusals.of_allocation(each, types) for each in allocations)
     return next((text for text in texts if text), "")
+
+
+def allocated(world: World, pod: Wire) -> list[Wire]:
+    """Return the claims of a pod that are allocated before it is placed, such as those that it shares."""
+    return [each.claim for each in world.claims_of(pod) if each.claim is not None and each.seen.is_allocated]
 
 
 def gets(world: World, outcome: Placement) -> str:

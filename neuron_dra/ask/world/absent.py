@@ -112,12 +112,21 @@ def _has_devices(spec: SliceSpecView) -> bool:
 
 
 def rejected_name(world: World, pod: Wire, node: str) -> str:
-    """Return why the kubelet of a node rejects the pod's resources of DeviceClasses; empty if it admits them."""
+    """Return why the pod's limits that name DeviceClasses cannot be used on a node; empty if they can.
+
+    The scheduler before Kubernetes 1.36 makes no claim for them, and kubelets before it reject the pod.
+    """
     kubelet = world.node(node).status.node_info.kubelet_version
     parsed = versions.parse(kubelet)
-    if parsed is None or parsed >= versions.FIRST_WITH_CLASS_RESOURCES:
+    is_old = parsed is not None and parsed < versions.FIRST_WITH_CLASS_RESOURCES
+    if world.rules.class_limits and not is_old:
         return ""
-    if not any(each.entry == "limits" for each in world.claims_of(pod)):
+    limits = [claim for claim in world.claims_of(pod) if claim.entry == "limits"]
+    if not limits:
         return ""
     least = versions.text(versions.FIRST_WITH_CLASS_RESOURCES)
+    if not world.rules.class_limits and not limits[0].exists:
+        return f"limits of DeviceClasses need Kubernetes {least} or later: the scheduler makes no claim for them"
+    if not is_old:
+        return ""
     return f"kubelet {kubelet} of node {node} rejects resources of DeviceClasses: use {least} or later"

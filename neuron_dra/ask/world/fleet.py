@@ -12,6 +12,7 @@ import msgspec
 
 from neuron_dra.ask.read.node_views import NodeHealthView
 from neuron_dra.ask.read.pod_views import PodView
+from neuron_dra.ask.world import demand
 from neuron_dra.ask.world.world import Holder, World
 from neuron_dra.core import catalogue, health, labels, names
 from neuron_dra.core.catalogue import InstanceType
@@ -272,8 +273,11 @@ def waiting(world: World) -> list[Wire]:
 
 
 def wants_devices(pod: Wire) -> bool:
-    """Return True if a pod has claims, or requests Neuron devices of the device plugin."""
-    return bool(PodView.of(pod).spec.resource_claims) or "aws.amazon.com/neuron" in str(pod["spec"].get("containers"))
+    """Return True if a pod has claims, or limits of the device plugin or of a DeviceClass, whether or not it exists."""
+    if PodView.of(pod).spec.resource_claims:
+        return True
+    containers = str((pod["spec"].get("containers"), pod["spec"].get("initContainers")))
+    return "aws.amazon.com/neuron" in containers or demand.IMPLICIT in containers
 
 
 def _created(pod: Wire) -> str:
