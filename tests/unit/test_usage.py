@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from neuron_dra.ask.render import words
 from neuron_dra.ask.top import text as top_text
 from neuron_dra.ask.top import usage
-from neuron_dra.ask.top.usage import Counters, Sample
+from neuron_dra.ask.top.usage import WHOLE, Counters, Sample, Usage
 from neuron_dra.core.telemetry import User
 
 LLM = User("ml", "llm-0", "main", "llm-0-neurons", "")
@@ -193,11 +193,81 @@ def test_a_fleet_is_one_table_with_the_busiest_lines_first() -> None:
     found = top_text.rows(before, after, "pod", "")
     assert top_text.fleet(after, found, failures, by="pod", wide=False, most=2) == [
         "10 of 17 nodes read: 10 devices held, 0 free",
-        "  NODE  POD       DEVICES  BUSY  MEMORY   EXEC/S  ERRORS/S  POWER",
-        "  n9    ml/job-9  3        90 %  0.0 GiB  -       -         -",
-        "  n8    ml/job-8  3        80 %  0.0 GiB  -       -         -",
+        "  NODE  POD       DEVICES  BUSY  MEMORY   EXEC/S   ERRORS/S  POWER",
+        "  n9    ml/job-9  3        90 %  0.0 GiB  unknown  unknown   -",
+        "  n8    ml/job-8  3        80 %  0.0 GiB  unknown  unknown   -",
         "  and 8 more lines: --most 10, or -o json",
         "! 7 nodes could not be read:",
         "  lost-0, lost-1, lost-2, lost-3 and 2 more: connection refused",
         "  slow: not read within 60 s",
+        "unknown: the counters of a device that a pod holds did not move, which does not",
+        "show that it is idle; or its pod changed between the readings.",
     ]
+
+
+def measured(busy: tuple[float, float], *, driver: str = "2.30.2", user: User = LLM, memory: float = GIB) -> Usage:
+    """The use of a device's core with this time in the first and the second reading."""
+    samples = []
+    for at, busy_s in zip((100.0, 102.0), busy, strict=True):
+        counters = Counters(user, busy_s=busy_s, flops=busy_s, memory={"tensors": memory} if memory else {})
+        samples.append(Sample(at, "inf2.xlarge", driver, 0, {(0, 0): counters, (0, WHOLE): Counters(user)}))
+    (row,) = usage.by_device("node-a", *samples)
+    return row
+
+
+@pytest.mark.parametrize(
+    ("driver", "busy", "expected"),
+    [
+        ("2.30.2", (0, 0), None),  # it never moved while a pod holds the device
+        ("2.30.2", (5, 5), 0.0),
+        ("2.30.2", (5, 6), 0.5),
+        ("2.26.5.0", (0, 0), None),
+        ("2.26.5.0", (5, 5), None),  # it may move when the process ends
+        ("2.26.5.0", (5, 6), 0.5),
+        ("", (5, 5), None),
+    ],
+)
+def test_device_that_a_pod_holds_is_idle_only_with_evidence(
+    driver: str, busy: tuple[float, float], expected: float | None
+) -> None:
+    row = measured(busy, driver=driver)
+    assert (row.busy, row.flops) == (expected, expected)
+
+
+@pytest.mark.parametrize("driver", ["2.30.2", "2.26.5.0", ""])
+def test_device_without_claim_and_memory_is_idle(driver: str) -> None:
+    assert measured((0, 0), driver=driver, user=User(), memory=0).busy == 0.0
+
+
+def test_device_whose_memory_is_in_use_may_be_busy_without_a_claim() -> None:
+    assert measured((0, 0), user=User()).busy is None
+
+
+@pytest.mark.parametrize(
+    ("driver", "busy", "expected"),
+    [("2.26.5.0", (0, 0), None), ("2.26.5.0", (5, 5), {"tensors": GIB}), ("2.30.2", (0, 0), {"tensors": GIB})],
+)
+def test_memory_of_a_driver_that_counts_nothing_else_is_unknown(
+    driver: str, busy: tuple[float, float], expected: dict[str, float] | None
+) -> None:
+    row = measured(busy, driver=driver)
+    assert (row.memory, row.data()["memoryBytes"]) == (expected, expected)
+
+
+def test_idle_device_among_those_of_a_busy_pod_is_no_rate() -> None:
+    """The average of the others would show a part as the whole."""
+    before, after = (
+        usage.sample(metrics(at, *core(3, 0, LLM, busy=busy), *core(4, 0, LLM, busy=0)))
+        for at, busy in ((100.0, 1), (102.0, 2))
+    )
+    (row,) = usage.by_user("node-a", before, after)
+    assert row.busy is None
+    assert [each.busy for each in usage.by_device("node-a", before, after)] == [0.5, None]
+
+
+def test_unknown_use_is_printed_as_unknown() -> None:
+    reading = {"n": usage.sample(metrics(100.0, *core(3, 0, LLM, busy=0), driver="2.26.5.0"))}
+    later = {"n": usage.sample(metrics(102.0, *core(3, 0, LLM, busy=0), driver="2.26.5.0"))}
+    lines = top_text.lines(later, top_text.rows(reading, later, "pod", ""), {}, by="pod", wide=False)
+    assert lines[2].split() == ["ml/llm-0", "3", "unknown", "unknown", "unknown", "unknown", "-"]
+    assert lines[3].startswith("unknown: the counters of a device that a pod holds did not move")

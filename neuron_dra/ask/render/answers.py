@@ -285,7 +285,7 @@ class DoctorReport(Answer, frozen=True, kw_only=True, tag="DoctorReport"):
 
 
 class UsageOf(Shape, frozen=True, kw_only=True):
-    """How busy some cores of a node are. A rate is null if it is unknown; `busy` and `power` are 0 to 1."""
+    """How busy some cores of a node are. What is unknown is null; `busy` and `power` are 0 to 1."""
 
     node: str
     namespace: str
@@ -300,7 +300,7 @@ class UsageOf(Shape, frozen=True, kw_only=True):
     executions_per_second: float | None
     errors_per_second: float | None
     flops_per_second: float | None
-    memory_bytes: dict[str, int]
+    memory_bytes: dict[str, int] | None
     host_memory_bytes: dict[str, int]
     power: float | None
     ecc_errors: int | None

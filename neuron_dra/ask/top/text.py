@@ -11,12 +11,11 @@ from neuron_dra.ask.top import usage
 from neuron_dra.ask.top.usage import WHOLE, Sample, Usage
 from neuron_dra.core.catalogue import GIB
 
-LIVE: Final = (2, 30, 2)
-"""The first kernel driver that counts executions while a process runs; older ones count them when it ends."""
+UNKNOWN: Final = "unknown"
 NAMED: Final = 4
 """Nodes that could not be read and have a line each; of more, equal reasons are one line."""
 _SHORT: Final = 20  # columns of a pod's name when there is little room
-_OTHERS: Final = 56  # columns of what is beside it
+_OTHERS: Final = 60  # columns of what is beside it
 _NODE: Final = 19  # columns of a node's name without its domain
 LEAST: Final = ("POWER", "EXEC/S")
 """Columns of a fleet that a narrow terminal leaves out, the first one first."""
@@ -53,7 +52,7 @@ def lines(
             text += _memory(own)
     if not text:
         text = ["no pod has Neuron devices there"]
-    return text + _below(samples, failures)
+    return text + _below(samples, failures, found)
 
 
 def fleet(
@@ -79,7 +78,7 @@ def fleet(
     left = len(ranked) - len(rows)
     if left:
         text.append(f"  and {words.count(left, 'more line')}: --most {len(ranked)}, or -o json")
-    return text + _below(samples, failures)
+    return text + _below(samples, failures, found)
 
 
 def _table(rows: list[list[str]]) -> list[str]:
@@ -118,7 +117,7 @@ def unread(failures: Mapping[str, str]) -> list[str]:
     return [f"{words.listed(same, NAMED)}: {why}" for why, same in nodes.items()]
 
 
-def _below(samples: Mapping[str, Sample], failures: Mapping[str, str]) -> list[str]:
+def _below(samples: Mapping[str, Sample], failures: Mapping[str, str], shown: Sequence[Usage]) -> list[str]:
     """Return what could not be read, and what to know about the numbers."""
     text: list[str] = []
     if len(failures) <= NAMED:
@@ -128,7 +127,7 @@ def _below(samples: Mapping[str, Sample], failures: Mapping[str, str]) -> list[s
         text += terminal.wrapped(f"{len(failures)} nodes could not be read:", first="! ", rest="  ")
         for each in unread(failures):
             text += terminal.wrapped(each, first="  ", rest="    ")
-    for note in _notes(samples):
+    for note in _notes(samples, shown):
         text += terminal.wrapped(note, first="", rest="")
     return text
 
@@ -153,16 +152,19 @@ def _cells(row: Usage, by: str, others: int, *, wide: bool) -> list[str]:
         pod = _cut(pod, others)
     devices = _numbers(row)
     first = {"pod": [pod, devices], "device": [devices, pod], "core": [devices, str(row.core), pod]}[by]
-    memory = power = flops = "-"
-    if row.cores:
+    memory = power = "-"
+    unknown = UNKNOWN if row.cores else "-"  # without cores, as with deviceCounters: devices, nothing is counted
+    if row.memory is None:
+        memory = unknown
+    elif row.cores:
         memory = f"{sum(row.memory.values()) / GIB:.1f} GiB"
     if row.core == WHOLE:
-        power = _percent(row.power)
-    cells = [*first, _percent(row.busy), memory, _number(row.executions), _number(row.errors), power]
+        power = _percent(row.power, "-")
+    executions, errors = _number(row.executions, unknown), _number(row.errors, unknown)
+    cells = [*first, _percent(row.busy, unknown), memory, executions, errors, power]
     if wide:
-        if row.flops is not None:
-            flops = f"{row.flops / 1e12:.1f}"
-        cells += [flops, _number(row.ecc), row.who.container or "-", row.who.claim or "-"]
+        flops = unknown if row.flops is None else f"{row.flops / 1e12:.1f}"
+        cells += [flops, _number(row.ecc, "-"), row.who.container or "-", row.who.claim or "-"]
     return cells
 
 
@@ -181,15 +183,15 @@ def _cut(text: str, others: int) -> str:
     return f"{text[: most - end - 1]}…{text[-end:]}"
 
 
-def _percent(share: float | None) -> str:
+def _percent(share: float | None, unknown: str) -> str:
     if share is None:
-        return "-"
+        return unknown
     return f"{100 * share:.0f} %"
 
 
-def _number(value: float | None) -> str:
+def _number(value: float | None, unknown: str) -> str:
     if value is None:
-        return "-"
+        return unknown
     if value >= 10 or value == int(value):
         return f"{value:,.0f}"
     return f"{value:.1f}"
@@ -203,7 +205,7 @@ def _memory(own: Sequence[Usage]) -> list[str]:
     """Return the memory by category, of each line that has any."""
     text = []
     for row in own:
-        largest = sorted(row.memory.items(), key=lambda item: -item[1])
+        largest = sorted((row.memory or {}).items(), key=lambda item: -item[1])
         sizes = []
         for name, size in largest:
             if size:
@@ -216,9 +218,14 @@ def _memory(own: Sequence[Usage]) -> list[str]:
     return text
 
 
-def _notes(samples: Mapping[str, Sample]) -> list[str]:
+def _notes(samples: Mapping[str, Sample], shown: Sequence[Usage]) -> list[str]:
     notes = []
-    older = sorted({each.driver_version for each in samples.values() if _is_older(each.driver_version)})
+    if any(row.busy is None and row.cores and row.who.claim for row in shown):
+        notes.append(
+            "unknown: the counters of a device that a pod holds did not move, which does not show that it is idle; or "
+            "its pod changed between the readings."
+        )
+    older = sorted({each.driver_version for each in samples.values() if each.driver_version and not each.is_live})
     if older:
         notes.append(
             f"Kernel driver {', '.join(older)} counts the executions and the time of a process when it ends; drivers "
@@ -228,8 +235,3 @@ def _notes(samples: Mapping[str, Sample]) -> list[str]:
         if each.unread:
             notes.append(f"{node}: {each.unread} of its devices are not shown, because a read of their counters hangs")
     return notes
-
-
-def _is_older(text: str) -> bool:
-    numbers = [int(part) for part in text.split(".")[:3] if part.isdecimal()]
-    return len(numbers) == 3 and tuple(numbers) < LIVE

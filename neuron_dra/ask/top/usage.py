@@ -1,4 +1,12 @@
-"""What `neuron-dra top` shows: rates between two readings of the plugins' counters, by pod, device or core."""
+"""What `neuron-dra top` shows: rates between two readings of the plugins' counters, by pod, device or core.
+
+A rate of zero is believed only if it is evidence. A process may have a device open if a claim of it is prepared, or if
+memory of it is in use; other processes of the node cannot be seen. While a device may be open, these zeros are unknown:
+
+- of a counter that never moved since the kernel driver was loaded: with driver 2.26, users measured that the time and
+  the operations of cores stay 0, and that most of their memory is not counted;
+- of kernel drivers that count a process when it ends.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +22,9 @@ from neuron_dra.core.telemetry import USERS, WHO, User
 MOST_LINES: Final = 200_000  # of one node's metrics
 MOST_DIGITS: Final = 10  # of a number of users
 _PREFIX: Final = "neuron_dra_"
+
+LIVE: Final = (2, 30, 2)
+"""The first kernel driver that counts executions while a process runs; older ones count them when it ends."""
 
 Place = tuple[int, int]
 """A device, and a physical core of it, or WHOLE for the device itself."""
@@ -36,6 +47,10 @@ class Counters:
     ecc: dict[str, float] = field(default_factory=dict)
 
 
+Total = Callable[[Counters], float | None]
+"""Reads a total of some counters; None if there is none."""
+
+
 @dataclass(frozen=True, slots=True)
 class Sample:
     """One reading of a node: when, its type and kernel driver, and the counters by place."""
@@ -45,6 +60,12 @@ class Sample:
     driver_version: str
     unread: int
     places: Mapping[Place, Counters]
+
+    @property
+    def is_live(self) -> bool:
+        """True if the kernel driver is known to count while a process runs."""
+        numbers = [int(part) for part in self.driver_version.split(".")[:3] if part.isdecimal()]
+        return len(numbers) == 3 and tuple(numbers) >= LIVE
 
 
 def sample(text: str) -> Sample:
@@ -106,7 +127,7 @@ class Usage:
 
     - `cores`: number of physical cores; `busy`: share of the time for which they executed, 0 to 1.
     - `executions`, `errors`, `flops`: per second, of all cores together.
-    - `memory`: bytes of device memory by category; `host_memory` likewise, of the devices.
+    - `memory`: bytes of device memory by category, None if most of it is not counted; `host_memory`: of the devices.
     - `power`: average share of the maximum in the last minute, of the devices; `ecc`: errors since the driver's start.
     """
 
@@ -118,7 +139,7 @@ class Usage:
     executions: float | None
     errors: float | None
     flops: float | None
-    memory: Mapping[str, float]
+    memory: Mapping[str, float] | None
     host_memory: Mapping[str, float]
     power: float | None
     ecc: float | None
@@ -138,7 +159,7 @@ class Usage:
             "executionsPerSecond": _rounded(self.executions),
             "errorsPerSecond": _rounded(self.errors),
             "flopsPerSecond": _rounded(self.flops),
-            "memoryBytes": _bytes(self.memory),
+            "memoryBytes": None if self.memory is None else _bytes(self.memory),
             "hostMemoryBytes": _bytes(host_memory),
             "power": _rounded(self.power),
             "eccErrors": None if self.ecc is None else int(self.ecc),
@@ -172,7 +193,8 @@ def by_user(node: str, before: Sample | None, after: Sample) -> list[Usage]:
         groups.setdefault(each.who, []).append(place)
     with_cores = {who: places for who, places in groups.items() if _cores(places)}
     found = with_cores or groups  # without counters of cores, only devices
-    return [usage(node, before, after, found[who]) for who in sorted(found, key=_order)]
+    evidence = Evidence(after)
+    return [usage(node, before, after, found[who], evidence) for who in sorted(found, key=_order)]
 
 
 def _order(who: User) -> tuple[bool, str, str, str]:
@@ -184,28 +206,30 @@ def by_device(node: str, before: Sample | None, after: Sample) -> list[Usage]:
     places: dict[int, list[Place]] = {}
     for place in after.places:
         places.setdefault(place[0], []).append(place)
-    return [usage(node, before, after, places[device]) for device in sorted(places)]
+    evidence = Evidence(after)
+    return [usage(node, before, after, places[device], evidence) for device in sorted(places)]
 
 
 def by_core(node: str, before: Sample | None, after: Sample) -> list[Usage]:
     """Return the use of each physical core."""
-    return [usage(node, before, after, [place]) for place in _cores(sorted(after.places))]
+    evidence = Evidence(after)
+    return [usage(node, before, after, [place], evidence) for place in _cores(sorted(after.places))]
 
 
 def _cores(places: Iterable[Place]) -> list[Place]:
     return [place for place in places if place[1] != WHOLE]
 
 
-def usage(node: str, before: Sample | None, after: Sample, places: Sequence[Place]) -> Usage:
+def usage(node: str, before: Sample | None, after: Sample, places: Sequence[Place], evidence: Evidence) -> Usage:
     """Return the use of some places. Rates are those of cores that had the same user in both readings."""
     cores = _cores(places)
     devices = tuple(sorted({device for device, _ in places}))
     seconds = after.at - before.at if before is not None else 0.0
     pairs = _same_user(before, after, cores) if seconds > 0 else []
-    busy = _rates(seconds, pairs, _busy)
-    flops = _rates(seconds, pairs, _flops)
-    executions = _rates(seconds, pairs, _succeeded)
-    failures = _rates(seconds, pairs, _failed)
+    busy = _rates(seconds, pairs, _busy, evidence.times)
+    flops = _rates(seconds, pairs, _flops, evidence.operations)
+    executions = _rates(seconds, pairs, _succeeded, evidence.results)
+    failures = _rates(seconds, pairs, _failed, evidence.results)
     wholes = []
     for device in devices:
         if (device, WHOLE) in after.places:
@@ -215,6 +239,7 @@ def usage(node: str, before: Sample | None, after: Sample, places: Sequence[Plac
     who = after.places[places[0]].who
     if len(places) > 1 and (devices[0], WHOLE) in places and len(devices) == 1:
         who = after.places[devices[0], WHOLE].who
+    is_counted = all(map(evidence.memory, devices))
     return Usage(
         node=node,
         who=who,
@@ -224,7 +249,7 @@ def usage(node: str, before: Sample | None, after: Sample, places: Sequence[Plac
         executions=_sum(executions),
         errors=_sum(failures),
         flops=_sum(flops),
-        memory=_added(after.places[place].memory for place in cores),
+        memory=_added(after.places[place].memory for place in cores) if is_counted else None,
         host_memory=_added(each.memory for each in wholes),
         power=_average(powers),
         ecc=_sum(errors),
@@ -232,14 +257,59 @@ def usage(node: str, before: Sample | None, after: Sample, places: Sequence[Plac
     )
 
 
-def _same_user(before: Sample | None, after: Sample, cores: Iterable[Place]) -> list[tuple[Counters, Counters]]:
-    """Return the counters of the cores that the same claims and pods had in both readings."""
+class Evidence:
+    """Whether zeros of a device's counters show that it is idle, by the kind of counter, from one reading."""
+
+    def __init__(self, sample: Sample) -> None:
+        self._is_live = sample.is_live
+        self._may_be_open: set[int] = set()
+        self._moved: dict[Total, set[int]] = {_busy: set(), _flops: set(), _results: set()}
+        for (device, _), counters in sample.places.items():
+            if counters.who.claim or any(counters.memory.values()):
+                self._may_be_open.add(device)
+            for total, devices in self._moved.items():
+                if total(counters):
+                    devices.add(device)
+
+    def times(self, device: int) -> bool:
+        """Return True if no time means that the device executed nothing."""
+        return self._is_evidence(device, _busy)
+
+    def operations(self, device: int) -> bool:
+        """Return True if no operations mean that the device executed nothing."""
+        return self._is_evidence(device, _flops)
+
+    def results(self, device: int) -> bool:
+        """Return True if no results mean that the device executed nothing; results that are 0 have no series."""
+        return self._is_evidence(device, _results, _busy)
+
+    def memory(self, device: int) -> bool:
+        """Return False for an older driver that counts nothing else of an open device: it misses most memory."""
+        moved = any(device in devices for devices in self._moved.values())
+        return self._is_live or moved or device not in self._may_be_open
+
+    def _is_evidence(self, device: int, *totals: Total) -> bool:
+        if device not in self._may_be_open:
+            return True
+        return self._is_live and any(device in self._moved[total] for total in totals)
+
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """The counters of a core that the same claims and pods had in both readings."""
+
+    device: int
+    before: Counters
+    after: Counters
+
+
+def _same_user(before: Sample | None, after: Sample, cores: Iterable[Place]) -> list[_Pair]:
     pairs = []
     for place in cores:
         old = before.places.get(place) if before is not None else None
         new = after.places[place]
         if old is not None and old.who == new.who:
-            pairs.append((old, new))
+            pairs.append(_Pair(place[0], old, new))
     return pairs
 
 
@@ -249,6 +319,11 @@ def _busy(counters: Counters) -> float | None:
 
 def _flops(counters: Counters) -> float | None:
     return counters.flops
+
+
+def _results(counters: Counters) -> float | None:
+    """Return all executions, whatever their results; None if none is counted."""
+    return sum(counters.results.values()) or None
 
 
 def _succeeded(counters: Counters) -> float | None:
@@ -266,16 +341,20 @@ def _failed(counters: Counters) -> float | None:
     return sum(counters.results.values()) - good
 
 
-def _rates(
-    seconds: float, pairs: Iterable[tuple[Counters, Counters]], total: Callable[[Counters], float | None]
-) -> list[float]:
-    """Return the increase per second of a total, for each pair that has one; a counter that was reset has none."""
-    found = []
-    for before, after in pairs:
-        old, new = total(before), total(after)
-        if old is not None and new is not None and new >= old:
-            found.append((new - old) / seconds)
-    return found
+def _rates(seconds: float, pairs: Iterable[_Pair], total: Total, is_evidence: Callable[[int], bool]) -> list[float]:
+    """Return the increase per second of a total, for each pair that has one; a counter that was reset has none.
+
+    Nothing is returned if a zero is among them that is no evidence: the others would show a part as the whole.
+    """
+    rates: list[float] = []
+    for pair in pairs:
+        old, new = total(pair.before), total(pair.after)
+        if old is None or new is None or new < old:
+            continue
+        if new == old and not is_evidence(pair.device):
+            return []
+        rates.append((new - old) / seconds)
+    return rates
 
 
 def _sum(values: Sequence[float]) -> float | None:
