@@ -24,6 +24,7 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 from neuron_dra import __version__
 from neuron_dra.arguments import Parser, go_style, guarded
+from neuron_dra.core import program
 from neuron_dra.errors import NeuronDraError, SettingsError
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     _write_any_text()
     parser = _parser(words)
-    return guarded("neuron-dra", parser, go_style(words) if words[:1] == ["plugin"] else words)
+    return guarded(program.NAME, parser, go_style(words) if words[:1] == ["plugin"] else words)
 
 
 def _write_any_text() -> None:
@@ -68,7 +69,7 @@ def complete_main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser(words: Sequence[str]) -> Parser:
     """Return the parser of a line, with the arguments of its command alone."""
-    parser = Parser(prog="neuron-dra", description="Device management for AWS Trainium and Inferentia on Kubernetes.")
+    parser = Parser(prog=program.NAME, description="Device management for AWS Trainium and Inferentia on Kubernetes.")
     parser.add_argument("--version", action="version", version=f"neuron-dra {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     plugin = commands.add_parser("plugin", help="run the kubelet plugin of one node, as the DaemonSet does")
@@ -146,7 +147,7 @@ def plugin_main() -> int:
     parser.add_argument("--version", action="version", version=f"neuron-dra {__version__}")
     settings.add_arguments(parser)
     parser.set_defaults(run=_run_plugin)
-    return guarded("neuron-dra", parser, go_style(sys.argv[1:]))
+    return guarded(program.NAME, parser, go_style(sys.argv[1:]))
 
 
 @contextlib.contextmanager

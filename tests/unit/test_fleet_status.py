@@ -214,16 +214,16 @@ def test_doctor_names_ultraservers_with_faults(tmp_path: Path, capsys: pytest.Ca
     file = snapshot(tmp_path, [*groups(2, 1), *servers(2, 1)])
     found = ask(capsys, "doctor", "--snapshot", file)
     assert "UltraServer us-1: vertical link" in found.text, found.out
-    command = "kubectl neuron why nus/us-1 -n neuron-dra-driver"
+    command = "neuron-dra why nus/us-1 -n neuron-dra-driver"
     assert command in found.text
-    assert ask(capsys, *command.split()[2:], "--snapshot", file).code == 1  # the command that doctor names explains it
+    assert ask(capsys, *command.split()[1:], "--snapshot", file).code == 1  # the command that doctor names explains it
 
 
 def test_doctor_names_a_command_that_works_without_the_controllers_objects(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = snapshot(tmp_path, groups(2, 1))
-    assert "kubectl neuron topology us-1" in ask(capsys, "doctor", "--snapshot", file).text
+    assert "neuron-dra topology us-1" in ask(capsys, "doctor", "--snapshot", file).text
     assert ask(capsys, "topology", "us-1", "--snapshot", file).code == 0
 
 

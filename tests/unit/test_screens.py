@@ -133,7 +133,7 @@ def test_commands_are_in_one_piece(columns: int, tmp_path: Path, monkeypatch: py
     items = [*fleet(8), *(small.node(f"ip-10-9-{n}-7.us-east-2.compute.internal", "trn2.48xlarge") for n in range(2))]
     file = shown_fleet.written(tmp_path, items)
     lines = [line.strip() for line in shown(monkeypatch, columns, "doctor", "--snapshot", str(file))]
-    wanted = "kubectl neuron doctor node/ip-10-9-0-7.us-east-2.compute.internal"
+    wanted = "neuron-dra doctor node/ip-10-9-0-7.us-east-2.compute.internal"
     assert [line.removeprefix("to do: ") for line in lines if wanted in line] == [wanted], lines
 
 

@@ -17,7 +17,7 @@ from neuron_dra.ask.read.pod_views import PodView
 from neuron_dra.ask.read.views import ConditionedObject
 from neuron_dra.ask.render import words
 from neuron_dra.ask.world import unseen
-from neuron_dra.core import names, versions
+from neuron_dra.core import names, program, versions
 from neuron_dra.core.wire import Wire
 
 CONFIGURATION_POLICY: Final = "neuron-dra-driver-configuration"
@@ -186,7 +186,7 @@ def _controller(seen: Seen, controllers: Sequence[Wire]) -> Line:
         meta = PodView.of(controllers[0]).metadata
         pod = f"{meta.namespace}/{meta.name}"
         text = f"no pod of the UltraServer controller is Ready, such as {pod}"
-        return wrong(area, "ControllerNotReady", text, f"neuron-dra why pod/{meta.name} -n {meta.namespace}")
+        return wrong(area, "ControllerNotReady", text, f"{program.NAME} why pod/{meta.name} -n {meta.namespace}")
     if workloads:
         text = f"{words.count(len(workloads), 'NeuronUltraServerWorkload')}, and no pod of the UltraServer controller"
         return wrong(area, "ControllerMissing", text, "install it: ultraserverOperator.enabled=true in the chart")

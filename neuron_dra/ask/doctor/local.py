@@ -21,7 +21,7 @@ from neuron_dra.ask.inspect.state import PluginState
 from neuron_dra.ask.read import views
 from neuron_dra.ask.read.node_views import KubeNodeView, SliceView
 from neuron_dra.ask.render import words
-from neuron_dra.core import cdi, shapes
+from neuron_dra.core import cdi, program, shapes
 from neuron_dra.core import checkpoint as checkpoints
 from neuron_dra.core.checkpoint import Checkpoint
 from neuron_dra.core.wire import Wire
@@ -136,7 +136,7 @@ async def _plugin(node: CheckedNode) -> list[Line]:
     if node.state is None:
         todo = "look at the log of the driver's pod on this node: kubectl logs"
         return [wrong("plugin", "PluginSilent", node.problem, todo)]
-    todo = "neuron-dra explain, docs/troubleshooting.md and the driver's log have more"
+    todo = f"{program.NAME} explain, docs/troubleshooting.md and the driver's log have more"
     found = []
     for text in plugin_state.problems(node.state):
         found.append(wrong("plugin", "PluginProblem", text, todo))

@@ -17,7 +17,7 @@ from neuron_dra.ask.why import pod as why_pod
 from neuron_dra.ask.world import faults, fleet, unseen
 from neuron_dra.ask.world.faults import FleetFault
 from neuron_dra.ask.world.world import World
-from neuron_dra.core import catalogue, names, slices
+from neuron_dra.core import catalogue, names, program, slices
 
 _NORMAL: Final = ("Cordoned", "Tainted", "NotNeuron", "NotServed", "UltraServerFault")
 """States of a node in which nothing is wrong with the installation."""
@@ -27,10 +27,10 @@ _TO_DO: Final[Mapping[str, str]] = {
     "KubeletBroken": "update the kubelet",
     "KubeletTooOld": "update the kubelet",
     "DevicePluginAlive": "remove the Neuron device plugin from the node (docs/updates.md)",
-    "PoolIncomplete": "if it lasts: kubectl neuron doctor node/NODE",
-    "NoDevicesPublished": "kubectl neuron doctor node/NODE",
+    "PoolIncomplete": f"if it lasts: {program.NAME} doctor node/NODE",
+    "NoDevicesPublished": f"{program.NAME} doctor node/NODE",
     "DeviceTainted": "docs/health.md has the reasons and remedies",
-    "DevicesMissing": "kubectl neuron doctor node/NODE",
+    "DevicesMissing": f"{program.NAME} doctor node/NODE",
     "RuntimeWithoutCdi": "use a runtime that injects CDI devices, or leave the node out of the driver's DaemonSet",
     "PoolContradictory": "kubectl delete resourceslice of the one that the driver did not write",
 }
@@ -86,9 +86,9 @@ def _ultraservers(world: World) -> Iterator[Line]:
 def _explained(name: str, server: UltraServerView | None) -> str:
     """Return the command that shows an UltraServer; `why` needs the controller's object of it."""
     if server is None:
-        return f"kubectl neuron topology {name}"
+        return f"{program.NAME} topology {name}"
     meta = server.metadata
-    return f"kubectl neuron why nus/{meta.name} -n {meta.namespace or 'default'}"
+    return f"{program.NAME} why nus/{meta.name} -n {meta.namespace or 'default'}"
 
 
 def neuron_nodes(world: World) -> Iterator[str]:
@@ -116,7 +116,7 @@ def _grouped(code: str, group: Sequence[tuple[str, Finding]]) -> Line:
         count = f" (and {len(group) - 1} more: {words.listed([each for each, _ in group[1:]])})"
     facts = "; ".join(f"{label} {text}".strip() for label, text in finding.facts[:2])
     text = f"node {name}{count}: {finding.text}" + (f" ({facts})" if facts else "")
-    todo = _TO_DO.get(code, "neuron-dra why node/NODE").replace("NODE", name)
+    todo = _TO_DO.get(code, f"{program.NAME} why node/NODE").replace("NODE", name)
     if code == "DriverMissing":
         todo = "let the driver's DaemonSet select the node, or delete its ResourceSlices"
     if code == "Unknown":

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from neuron_dra import object_files
 from neuron_dra.ask.read import printed
-from neuron_dra.core import labels
+from neuron_dra.core import labels, program
 from neuron_dra.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -135,10 +135,10 @@ def reader(args: argparse.Namespace) -> Callable[[], tuple[Snapshot, str]]:
 
     def read() -> tuple[Snapshot, str]:
         if sys.stderr.isatty():
-            sys.stderr.write(f"neuron-dra: reading {kube.url} ...\n")
+            sys.stderr.write(f"{program.NAME}: reading {kube.url} ...\n")
         found = cluster.read(kube, namespace, runner.run)
         for kind, why in found.left_out.items():
-            sys.stderr.write(f"neuron-dra: left out: {kind} ({why})\n")
+            sys.stderr.write(f"{program.NAME}: left out: {kind} ({why})\n")
         return _given(found, args), namespace
 
     return read
@@ -194,7 +194,7 @@ def _warn_of_yaml(name: str) -> None:
     megabytes = Path(name).stat().st_size // 2**20
     if megabytes >= LARGE_YAML_MIB:
         text = f"{name} has {megabytes} MiB of YAML, which is read slowly: print it with -o json instead"
-        sys.stderr.write(f"neuron-dra: {text}\n")
+        sys.stderr.write(f"{program.NAME}: {text}\n")
 
 
 def _streamed(file: io.BufferedReader[Any], name: str, *, whole: bool) -> list[dict[str, Any]]:

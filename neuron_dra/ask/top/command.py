@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from neuron_dra.ask.read.timing import DEFAULT_TIMING, InspectTiming
+from neuron_dra.core import program
 from neuron_dra.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ async def _run(args: argparse.Namespace, timing: InspectTiming) -> int:
     async with KubeClient(kube) as client:
         plugins = await _plugins(client, args, args.namespace or kube.namespace or "default")
         if sys.stderr.isatty():
-            sys.stderr.write(f"neuron-dra: reading {len(plugins)} nodes, twice ...\n")
+            sys.stderr.write(f"{program.NAME}: reading {len(plugins)} nodes, twice ...\n")
         before = (await _read(client, plugins, timing))[0]
         while True:
             await asyncio.sleep(args.interval)
@@ -166,7 +167,7 @@ async def _plugins(client: KubeClient, args: argparse.Namespace, namespace: str)
     wanted = [words.host(node, found) for node in asked] or sorted(found)
     for node in wanted:
         if node not in found:
-            raise SettingsError(f"no pod of the driver runs on node {node}; kubectl neuron why node/{node} explains it")
+            raise SettingsError(f"no pod of the driver runs on node {node}; {program.NAME} why node/{node} explains it")
     if len(wanted) > MOST_NODES:
         raise SettingsError(
             f"{len(wanted)} nodes: name at most {MOST_NODES} of them, or pods; for a fleet, query the same series in "
@@ -204,7 +205,7 @@ async def _node_of(client: KubeClient, target: str, namespace: str) -> str:
     except ApiError as err:
         raise SettingsError(f"pod {namespace}/{name}: {err}") from err
     if not node:
-        raise SettingsError(f"pod {namespace}/{name} has no node yet; kubectl neuron why pod/{name} explains it")
+        raise SettingsError(f"pod {namespace}/{name} has no node yet; {program.NAME} why pod/{name} explains it")
     return str(node)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from neuron_dra.ask.read import source
-from neuron_dra.core import labels
+from neuron_dra.core import labels, program
 from neuron_dra.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
     groups = fleet.ultraservers(views)
     servers = faults.by_id(world)
     if note := unseen.note(snapshot):
-        sys.stderr.write(f"neuron-dra: {note}\n")
+        sys.stderr.write(f"{program.NAME}: {note}\n")
     wide, svg = args.output == "wide", args.output == "svg"
     if not views:
         raise SettingsError(f"no Neuron nodes: {fleet.NONE}")

@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from neuron_dra.ask.read import source
-from neuron_dra.core import labels
+from neuron_dra.core import labels, program
 from neuron_dra.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
                 raise SettingsError(_absent(snapshot, kind, "", place))
             shown = [each for each in every if by_label or not each[1].fine]
             if not shown and args.output in ("text", "wide"):
-                sys.stderr.write(f"neuron-dra: {_nothing(kind, len(every), '' if everywhere else place)}\n")
+                sys.stderr.write(f"{program.NAME}: {_nothing(kind, len(every), '' if everywhere else place)}\n")
             reports += shown
     return _print(reports, args.output, several=by_label or len(wanted) > 1 or not wanted[0][1])
 

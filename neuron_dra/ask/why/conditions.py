@@ -18,6 +18,7 @@ from neuron_dra.ask.why.creating import ClaimProblem
 from neuron_dra.ask.world import absent, demand, events, selection, users
 from neuron_dra.ask.world.blockers import Blocked, Blockers
 from neuron_dra.ask.world.world import World
+from neuron_dra.core import program
 from neuron_dra.core.wire import Wire
 from neuron_dra.simulate import nodes, pools
 from neuron_dra.simulate.scheduler import Placement
@@ -220,7 +221,7 @@ def raised(case: Case, found: Found) -> Iterator[ProposedChange | None]:
     yield case.attempt(f"raise {resource} of ResourceQuota {found['name']} to {enough}", {**quota, "spec": spec})
 
 
-REWRITE: Final = "resourceClaimName or resourceClaimTemplateName beside name; neuron-dra migrate FILE"
+REWRITE: Final = f"resourceClaimName or resourceClaimTemplateName next to name; {program.NAME} migrate FILE"
 
 
 def source_removed(case: Case) -> Found | None:

@@ -11,7 +11,7 @@ from neuron_dra.ask.world import absent, drivers, expressions, selection
 from neuron_dra.ask.world.demand import PodClaim
 from neuron_dra.ask.world.selection import Asked, PublishedDevices
 from neuron_dra.ask.world.world import World
-from neuron_dra.core import groups, names
+from neuron_dra.core import groups, names, program
 from neuron_dra.core.wire import Wire
 from neuron_dra.simulate import constraints
 from neuron_dra.simulate.failures import CompileError, EvaluationError
@@ -213,7 +213,7 @@ def _nothing_published(world: World, published: PublishedDevices) -> Finding:
         text = f"no node publishes devices of {names.DRIVER}: node {node} ({kind}) publishes no devices"
         if len(silent) > 1:
             text += f", nor do {len(silent) - 1} more"
-        facts.add("see", f"neuron-dra why node/{node}")
+        facts.add("see", f"{program.NAME} why node/{node}")
     else:
         text = f"no node publishes devices of {names.DRIVER}, and no Node has a Neuron instance type"
     return Finding("NoDevicesPublished", text, facts.done())

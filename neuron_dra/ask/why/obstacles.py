@@ -19,7 +19,7 @@ from neuron_dra.ask.world import absent, resources
 from neuron_dra.ask.world.absent import AbsentDevices
 from neuron_dra.ask.world.blockers import HELD, NODE, ORDER, RESERVED, ROOM, TAINT, Blocked, Blockers
 from neuron_dra.ask.world.world import World, covers
-from neuron_dra.core import taints
+from neuron_dra.core import program, taints
 from neuron_dra.core.taints import TaintMeaning
 from neuron_dra.core.wire import Wire
 from neuron_dra.simulate import model, nodes
@@ -83,7 +83,7 @@ def behind_absence(world: World, pod: Wire, claims: Sequence[Wire], lacking: Seq
         also = [_alone(repaired, pod, name, blocked) for name in blocked.obstacles]
         both = "both" if len(also) == 1 else "all of that"
         text = f"{each.text}; also, {' and '.join(also)}; without {both} the pod would fit there"
-        return Finding(each.code, text, (("see", f"neuron-dra why node/{each.node}"),))
+        return Finding(each.code, text, (("see", f"{program.NAME} why node/{each.node}"),))
     return None
 
 

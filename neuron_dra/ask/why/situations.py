@@ -14,6 +14,7 @@ from neuron_dra.ask.render.findings import Finding
 from neuron_dra.ask.why import autoscaled, conditions
 from neuron_dra.ask.why.conditions import Case, Found, Pairs, Tried
 from neuron_dra.ask.world.world import World
+from neuron_dra.core import program
 from neuron_dra.core.wire import Wire
 
 
@@ -134,13 +135,13 @@ OF_CLAIMS: Final[tuple[PodSituation | Several, ...]] = (
         "DevicePluginDown",
         conditions.plugin_down,
         "it requests {resource}, and the Neuron device plugin of node {node} does not run{others}",
-        lambda case, found: (("to check", "its DaemonSet; or rewrite the manifest: neuron-dra migrate FILE"),),
+        lambda case, found: (("to check", f"its DaemonSet; or rewrite the manifest: {program.NAME} migrate FILE"),),
     ),
     PodSituation(
         "DevicePluginLimits",
         conditions.unserved,
         "it requests {resource}, which no node offers: the manifest is for the Neuron device plugin",
-        lambda case, found: (("rewrite", "neuron-dra migrate FILE"),),
+        lambda case, found: (("rewrite", f"{program.NAME} migrate FILE"),),
     ),
     CLASS_MISSING,
 )

@@ -12,7 +12,7 @@ from neuron_dra.ask.render import words
 from neuron_dra.ask.render.findings import Facts, Finding
 from neuron_dra.ask.world.selection import PublishedDevices
 from neuron_dra.ask.world.world import World
-from neuron_dra.core import catalogue, versions
+from neuron_dra.core import catalogue, program, versions
 from neuron_dra.core.wire import Wire
 from neuron_dra.simulate import nodes
 from neuron_dra.simulate.scheduler import Placement
@@ -41,7 +41,7 @@ def finding(world: World, pod: Wire, lacking: Sequence[AbsentDevices]) -> Findin
     for each in absent[:NODES_TRIED]:
         if isinstance(each.repaired(world).place(pod), Placement):
             facts = Facts()
-            facts.add("see", f"neuron-dra why node/{each.node}")
+            facts.add("see", f"{program.NAME} why node/{each.node}")
             others = len(absent) - 1
             facts.add("also", f"{words.count(others, 'more node')} without usable devices" if others else "")
             return Finding(each.code, f"{each.text}; with them the pod would fit there", facts.done())
