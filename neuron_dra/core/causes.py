@@ -24,6 +24,7 @@ PODS: Final = {
     "SchedulerSays": "the scheduler has a reason that is not about devices",
     "SchedulerTimeout": "the scheduler's search for devices took longer than 10 s",
     "SchedulingGate": "a scheduling gate keeps the pod from the scheduler",
+    "JobSuspended": "a job is suspended, so it has no pods",
     "KueueWaits": "Kueue has not admitted the pod; the reason is that of its Workload",
     "NoScheduler": "the pod names a scheduler that has not handled it",
     "OtherScheduler": "the pod names another scheduler, which keeps it waiting, though Kubernetes' own would place it",

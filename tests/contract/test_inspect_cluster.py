@@ -81,6 +81,35 @@ async def test_kinds_that_a_cluster_lacks_are_named(tmp_path: Path) -> None:
     assert "left out: DeviceTaintRule (this cluster does not have it)" in done.stderr
 
 
+async def test_job_without_pods_is_read_by_its_name(tmp_path: Path) -> None:
+    condition = {"type": "Failed", "status": "True", "reason": "BackoffLimitExceeded", "message": "too many failures"}
+    job: Obj = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": "train", "namespace": "default"},
+        "spec": {"template": {"spec": {"restartPolicy": "Never", "containers": [{"name": "m", "image": "m"}]}}},
+        "status": {"conditions": [condition]},
+    }
+    async with EmbeddedApi(controllers=False) as api:
+        fill(api, [*small_clusters.base("a"), job])
+        config = str(api.write_kubeconfig(tmp_path / "config"))
+        found = await answer("why", "job/train", "--kubeconfig", config)
+        absent = await answer("why", "job/gone", "--kubeconfig", config)
+        unserved = await answer("why", "raycluster/gone", "--kubeconfig", config)
+        api.faults.add(InjectedFault(verb="get", resource="jobs", status=403, times=None))
+        forbidden = await answer("why", "job/gone", "--kubeconfig", config)
+    assert (found.returncode, found.stdout.splitlines()[0]) == (
+        1,
+        "Job default/train has no pods: condition Failed: 'too many failures'",
+    )
+    for done, why in (
+        (absent, "there is no Job gone in namespace default"),
+        (unserved, "RayCluster gone: this cluster does not have it"),
+        (forbidden, "Job gone: forbidden"),
+    ):
+        assert (done.returncode, done.stderr.splitlines()[-1]) == (2, f"neuron-dra: {why}")
+
+
 async def test_rejected_credentials_are_one_line(tmp_path: Path) -> None:
     async with EmbeddedApi(controllers=False) as api:
         api.faults.add(InjectedFault(status=401, times=None))

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from neuron_dra.ask.doctor import requested
-from neuron_dra.ask.read import cluster
+from neuron_dra.ask.read import cluster, job_objects
+from neuron_dra.ask.read.job_objects import JobResource
 from neuron_dra.kube import requests
 from neuron_dra.kube.requests import Resource
 from tests.support import fast_yaml
@@ -22,7 +23,7 @@ def rules() -> list[dict[str, Any]]:
     return found
 
 
-def allowed(resource: Resource) -> set[str]:
+def allowed(resource: Resource | JobResource) -> set[str]:
     of_it = [rule for rule in rules() if resource.group in rule["apiGroups"] and resource.plural in rule["resources"]]
     return {verb for rule in of_it for verb in rule["verbs"]}
 
@@ -30,6 +31,10 @@ def allowed(resource: Resource) -> set[str]:
 def test_readers_may_list_each_kind_of_a_snapshot() -> None:
     missing = [kind for kind, resource in cluster.RESOURCES.items() if "list" not in allowed(resource)]
     assert missing == []
+
+
+def test_readers_may_read_each_workload_that_why_explains() -> None:
+    assert [kind for kind, resource in job_objects.RESOURCES.items() if "get" not in allowed(resource)] == []
 
 
 def test_readers_may_read_what_doctor_checks() -> None:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
-from neuron_dra.ask.read import snapshot
+from neuron_dra.ask.read import job_objects, snapshot
 from neuron_dra.ask.read.snapshot import Snapshot
-from neuron_dra.errors import ApiError, Forbidden, NeuronDraError, NotServed, SettingsError
+from neuron_dra.errors import ApiError, Forbidden, NeuronDraError, NotFound, NotServed, SettingsError
 from neuron_dra.kube import config, objects, requests
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import KubeConfig
@@ -64,15 +64,17 @@ def connection(kubeconfig: str, context: str) -> KubeConfig:
         ) from None
 
 
-def read(kube: KubeConfig, namespace: str, run: Callable[..., Any] = asyncio.run) -> Snapshot:
-    """Return the snapshot of a cluster.
+def read(
+    kube: KubeConfig, namespace: str, run: Callable[..., Any] = asyncio.run, jobs: Sequence[tuple[str, str]] = ()
+) -> Snapshot:
+    """Return the snapshot of a cluster, with these workloads of the namespace, by kind and name.
 
     Kinds that it lacks, or that may not be read, are left out. `namespace` is read where all namespaces are forbidden.
     `run` runs a coroutine.
     Raises SettingsError if the API server does not answer, or rejects the credentials.
     """
     try:
-        found: Snapshot = run(_read(kube, namespace))
+        found: Snapshot = run(_read(kube, namespace, jobs))
     except NeuronDraError as err:
         raise SettingsError(reason(err)) from err
     return found
@@ -85,12 +87,13 @@ def reason(err: NeuronDraError) -> str:
     return str(err)
 
 
-async def _read(kube: KubeConfig, namespace: str) -> Snapshot:
+async def _read(kube: KubeConfig, namespace: str, jobs: Sequence[tuple[str, str]]) -> Snapshot:
     left_out: dict[str, str] = {}
     damaged: list[snapshot.DamagedObject] = []
     async with KubeClient(kube) as client:
         kinds = (_kind(client, kind, namespace, left_out, damaged) for kind in RESOURCES)
-        found = await asyncio.gather(*kinds)
+        named = (_job(client, kind, namespace, name, left_out) for kind, name in jobs)
+        found = await asyncio.gather(*kinds, *named)
         server = await _version(client)
     for kind in OPTIONAL:
         left_out.pop(kind, None)
@@ -144,6 +147,25 @@ async def _kind(
             left_out[kind] = f"only namespace {namespace}, the others are forbidden"
             return items
     return []
+
+
+async def _job(
+    client: KubeClient, kind: str, namespace: str, name: str, left_out: dict[str, str]
+) -> list[dict[str, Any]]:
+    """Return a workload; nothing if it does not exist, or if its kind is left out."""
+    own = job_objects.RESOURCES[kind]
+    resource = Resource(own.group, own.version, own.plural, namespaced=True)
+    try:
+        item = await client.read(resource, namespace, name)
+    except NotFound:
+        return []
+    except NotServed:
+        left_out[kind] = snapshot.NOT_SERVED
+        return []
+    except Forbidden:
+        left_out[kind] = "forbidden"
+        return []
+    return [{**item, "apiVersion": f"{resource.group}/{resource.version}", "kind": kind}]
 
 
 async def _list(

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from neuron_dra.api import resource_api
 from neuron_dra.api.problems import BadInput, CannotMigrate
-from neuron_dra.ask.read import views
+from neuron_dra.ask.read import job_objects, views
 from neuron_dra.ask.read.claim_views import ClaimTemplateView, ClaimView, DeviceClassView
 from neuron_dra.ask.read.node_views import KubeNodeView, SliceView, TaintRuleView, TaintView
 from neuron_dra.ask.read.pod_views import KueueWorkloadView, PodClaims, PodGroupView, PodView
@@ -38,9 +38,10 @@ _VIEWS: Final[Mapping[str, type[views.ObjectView]]] = {
     "ResourceQuota": views.QuotaView,
     "PodDisruptionBudget": views.BudgetView,
 }
+_JOBS: Final = dict.fromkeys(job_objects.RESOURCES, job_objects.JobView)
 KINDS: Final = ("ResourceSlice", *_VIEWS, "Event")
-"""The kinds of a snapshot. Objects of other kinds are ignored."""
-_READ: Final = frozenset(KINDS)
+"""The kinds of a snapshot, apart from those of workloads, of which only `why` reads one. Other objects are ignored."""
+_READ: Final = frozenset((*KINDS, *_JOBS))
 
 
 @functools.cache
@@ -51,7 +52,7 @@ def shape(kind: str) -> Mapping[str, Any]:
         return {**fields, "spec": {**fields["spec"], "devices": [_device({})]}}
     if kind == "Event":
         return {**views.shape(views.EventView), "metadata": views.shape(views.MetaView)}
-    found: Mapping[str, Any] = views.shape(_VIEWS[kind])
+    found: Mapping[str, Any] = views.shape({**_VIEWS, **_JOBS}[kind])
     return found
 
 
@@ -200,7 +201,8 @@ _GROUPS: Final = {"Workload": "kueue.x-k8s.io", "PodGroup": "scheduling.k8s.io"}
 
 def _another_kind(given: Wire) -> bool:
     """Return True for a kind of another group that has the name of one that is read."""
-    group = _GROUPS.get(str(given["kind"]))
+    kind = str(given["kind"])
+    group = job_objects.RESOURCES[kind].group if kind in job_objects.RESOURCES else _GROUPS.get(kind)
     return group is not None and not str(given.get("apiVersion", "")).startswith(f"{group}/")
 
 

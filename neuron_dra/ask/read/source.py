@@ -8,7 +8,7 @@ import dataclasses
 import gc
 import io
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
@@ -30,6 +30,11 @@ LARGE_YAML_MIB: Final = 8
 """The size of a YAML file from which on a line says that it is read slowly."""
 DUMP: Final = f"kubectl get {KINDS} -A -o json"
 """Prints a snapshot; a cluster without the CRDs or DeviceTaintRules needs fewer kinds."""
+
+
+def printing(*plurals: str) -> str:
+    """Return the command that prints a snapshot with more kinds."""
+    return f"kubectl get {','.join((KINDS, *plurals))} -A -o json"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -97,12 +102,12 @@ def files(args: argparse.Namespace) -> list[str]:
     return found
 
 
-def load(args: argparse.Namespace) -> tuple[Snapshot, str]:
+def load(args: argparse.Namespace, jobs: Sequence[tuple[str, str]] = ()) -> tuple[Snapshot, str]:
     """Return the snapshot and the namespace for names without one; standard error has what was left out.
 
-    Raises SettingsError.
+    `jobs` are workloads, by kind and name, that are read from the cluster too. Raises SettingsError.
     """
-    found, namespace = reader(args)()
+    found, namespace = reader(args, jobs)()
     keep(found)
     return found, namespace
 
@@ -117,7 +122,7 @@ def keep(found: object) -> None:
     gc.freeze()
 
 
-def reader(args: argparse.Namespace) -> Callable[[], tuple[Snapshot, str]]:
+def reader(args: argparse.Namespace, jobs: Sequence[tuple[str, str]] = ()) -> Callable[[], tuple[Snapshot, str]]:
     """Return a function that reads the cluster or the file, as `load` does, with one login. Raises SettingsError."""
     gc.disable()  # a snapshot has millions of values, none of which is garbage
     if args.snapshot:
@@ -136,7 +141,7 @@ def reader(args: argparse.Namespace) -> Callable[[], tuple[Snapshot, str]]:
     def read() -> tuple[Snapshot, str]:
         if sys.stderr.isatty():
             sys.stderr.write(f"{program.NAME}: reading {kube.url} ...\n")
-        found = cluster.read(kube, namespace, runner.run)
+        found = cluster.read(kube, namespace, runner.run, jobs)
         for kind, why in found.left_out.items():
             sys.stderr.write(f"{program.NAME}: left out: {kind} ({why})\n")
         return _given(found, args), namespace

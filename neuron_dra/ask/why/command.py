@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
     by_label = args.selector is not labels.EVERY
     if by_label and any(name for _, name in wanted):
         raise SettingsError(f"-l and {wanted[0][1]}: give a name or labels")
-    snapshot, namespace = source.load(args)
+    snapshot, namespace = source.load(args, [each for each in wanted if each[0] in jobs.KINDS.values() and each[1]])
     from neuron_dra.ask.why import answer
     from neuron_dra.ask.world.world import World
 
@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
                 raise SettingsError(f"{kind}: name one, as {kind.lower()}/NAME")
             found = jobs.report(world, kind, name, namespace)
             if found is None:
-                raise SettingsError(f"{kind} {namespace}/{name}: neither pods of it nor Events about it were read")
+                raise SettingsError(_absent_job(snapshot, kind, name, namespace, from_file=bool(args.snapshot)))
             reports.append((f"{kind.lower()}/{name}", found))
         elif name:
             own = _of_name(world, kind, name, place)
@@ -197,6 +197,20 @@ def _selected(snapshot: Snapshot, kind: str, namespace: str | None, selector: la
         if namespace in (None, meta.namespace) and selector(meta.labels):
             found.append((meta.name, item))
     return [item for _, item in sorted(found, key=lambda each: each[0])]
+
+
+def _absent_job(snapshot: Snapshot, kind: str, name: str, namespace: str, *, from_file: bool) -> str:
+    """Return the message for a workload of which nothing was read: that it does not exist needs a list of its kind."""
+    from neuron_dra.ask.read import job_objects
+
+    if from_file and not snapshot.all(kind):
+        resource = job_objects.RESOURCES[kind]
+        command = source.printing(f"{resource.plural}.{resource.group}")
+        return (
+            f"{kind} {namespace}/{name}: the file has no pods of it, no Events about it, and no {kind}; to write one "
+            f"that has: {command}"
+        )
+    return _absent(snapshot, kind, name, namespace)
 
 
 def _absent(snapshot: Snapshot, kind: str, name: str, namespace: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Final
 
 from neuron_dra.ask.read.pod_views import KueueWorkloadView, PodView
@@ -11,6 +12,7 @@ from neuron_dra.ask.world.world import World
 from neuron_dra.core.wire import Wire
 
 KUEUE: Final = ("kueue.x-k8s.io/admission", "kueue.x-k8s.io/topology")
+QUEUE_LABEL: Final = "kueue.x-k8s.io/queue-name"
 OWNERS: Final = {
     "scheduling.volcano.sh/queue-allocation-gate": "Volcano removes it when the pod's queue has capacity",
     "grove.io/podgang-pending-creation": "Grove removes it when the pod's PodGang is ready",
@@ -27,11 +29,22 @@ def finding(world: World, pod: Wire) -> Finding:
     if not set(gates) & set(KUEUE):
         who = [OWNERS[gate] for gate in gates if gate in OWNERS]
         return Finding("SchedulingGate", "; ".join([text, *who]))
-    workload = _workload(world, pod)
-    if workload is None:
-        namespace = PodView.of(pod).metadata.namespace or "default"
+    meta = PodView.of(pod).metadata
+    owners = {meta.uid, *(each.uid for each in meta.owner_references)} - {""}
+    group = meta.labels.get("kueue.x-k8s.io/pod-group-name")
+    reason = kueue_reason(world, meta.namespace, owners, group)
+    if reason is None:
+        namespace = meta.namespace or "default"
         see = f"kubectl get workloads.kueue.x-k8s.io -n {namespace}: their conditions have Kueue's reason"
         return Finding("SchedulingGate", text, (("see", see),))
+    return reason
+
+
+def kueue_reason(world: World, namespace: str, owners: Collection[str], group: str | None = None) -> Finding | None:
+    """Return why Kueue has not admitted its Workload of these owners, or of this name; None without a Workload."""
+    workload = _workload(world, namespace, owners, group)
+    if workload is None:
+        return None
     name, queue = workload.metadata.name, workload.spec.queue_name
     facts = (("Workload", f"{name}, queue {queue}" if queue else name),)
     for condition in _waiting(workload):
@@ -39,7 +52,7 @@ def finding(world: World, pod: Wire) -> Finding:
         return Finding("KueueWaits", f"Kueue has not admitted it: {message}", facts)
     if not workload.spec.active:
         return Finding("KueueWaits", f"Kueue has not admitted it: its Workload {name} is not active", facts)
-    return Finding("KueueWaits", f"{text}; its Workload {name} has no condition that says why", facts)
+    return Finding("KueueWaits", f"Kueue holds it back; its Workload {name} has no condition that says why", facts)
 
 
 def _waiting(workload: KueueWorkloadView) -> list[ConditionView]:
@@ -48,15 +61,12 @@ def _waiting(workload: KueueWorkloadView) -> list[ConditionView]:
     return sorted(found, key=lambda each: _CONDITIONS.index(each.type))
 
 
-def _workload(world: World, pod: Wire) -> KueueWorkloadView | None:
-    """Return Kueue's Workload of a pod: the one that it owns, or that its owner owns, or that its label names."""
-    meta = PodView.of(pod).metadata
-    owners = {meta.uid, *(each.uid for each in meta.owner_references)} - {""}
-    group = meta.labels.get("kueue.x-k8s.io/pod-group-name")
+def _workload(world: World, namespace: str, owners: Collection[str], group: str | None) -> KueueWorkloadView | None:
+    """Return Kueue's Workload of a pod or job: one that it owns, or its owner, or that its label names."""
     for item in world.snapshot.all("Workload"):
         workload = KueueWorkloadView.of(item)
         own = workload.metadata
-        if own.namespace != meta.namespace:
+        if own.namespace != namespace:
             continue
         owned = any(each.uid in owners for each in own.owner_references)
         if owned or (group and own.name == group):

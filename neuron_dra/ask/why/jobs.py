@@ -1,4 +1,4 @@
-"""Why a workload does not run: what its pods wait for, each cause once; its pods alone show it. Pure."""
+"""Why a workload does not run: what its pods wait for, each cause once. Pure."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Final
 import msgspec
 
 from neuron_dra.ask.read.pod_views import PodPlace, PodView
-from neuron_dra.ask.read.views import EventView, WorkloadView
+from neuron_dra.ask.read.views import WorkloadView
 from neuron_dra.ask.render import words
 from neuron_dra.ask.render.findings import Finding, Report
-from neuron_dra.ask.why import answer, queue
+from neuron_dra.ask.why import answer, podless, queue
 from neuron_dra.ask.why.contention import deployment_of
 from neuron_dra.ask.world import unseen
 from neuron_dra.ask.world.world import World
@@ -69,7 +69,7 @@ def _belongs(pod: Wire, kind: str, name: str) -> bool:
 
 
 def report(world: World, kind: str, name: str, namespace: str) -> Report | None:
-    """Return the report about a workload; None if neither pods nor Events of it are known."""
+    """Return the report about a workload; None if neither it, nor pods of it, nor Events about it were read."""
     subject = f"{kind} {namespace or 'default'}/{name}"
     pods = pods_of(world, kind, name, namespace)
     waits = _reservation(world, subject, kind, name, namespace)
@@ -78,7 +78,7 @@ def report(world: World, kind: str, name: str, namespace: str) -> Report | None:
         return replace(waits, notes=(*waits.notes, *count))
     refused = queue.refusal(world, subject, kind, name, namespace)
     if not pods:
-        return refused or _without_pods(world, subject, kind, name, namespace)
+        return refused or podless.report(world, subject, kind, name, namespace)
     groups: dict[tuple[str, str], list[tuple[Wire, Report]]] = defaultdict(list)
     fine = 0
     for pod, found in _reports(world, pods):
@@ -140,16 +140,3 @@ def _reports(world: World, pods: Sequence[Wire]) -> list[tuple[Wire, Report]]:
             known[key] = answer.of(world, "Pod", pod)
         found.append((pod, known[key]))
     return found
-
-
-def _without_pods(world: World, subject: str, kind: str, name: str, namespace: str) -> Report | None:
-    """Return the report about a workload that has no pods, from the Events about it and its ReplicaSets."""
-    for event in world.snapshot.all("Event"):
-        seen = EventView.of(event)
-        about = seen.involved_object
-        own = about.kind == kind and about.name == name
-        of_set = kind == "Deployment" and about.kind == "ReplicaSet"
-        own = own or (of_set and about.name.rpartition("-")[0] == name)
-        if own and about.namespace == namespace and seen.reason == "FailedCreate":
-            return Report(subject, "has no pods", (Finding("PodsNotCreated", seen.message),))
-    return None
