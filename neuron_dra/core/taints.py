@@ -18,6 +18,7 @@ class TaintMeaning(Enum):
     OTHERS = "it is reserved for other pods"
     STARTS = "the taint ends by itself"
     LEAVES = "the node goes away"
+    MAY_LEAVE = "the node may go away"
     BROKEN = "the node has a fault"
 
 
@@ -82,7 +83,7 @@ KNOWN: Final = (
         "ToBeDeletedByClusterAutoscaler", TaintMeaning.LEAVES, "the autoscaler is about to remove it", _AUTOSCALER
     ),
     KnownTaint(
-        "DeletionCandidateOfClusterAutoscaler", TaintMeaning.LEAVES, "the autoscaler may remove it soon", _AUTOSCALER
+        "DeletionCandidateOfClusterAutoscaler", TaintMeaning.MAY_LEAVE, "the autoscaler may remove it soon", _AUTOSCALER
     ),
     KnownTaint(
         "aws-node-termination-handler/",
@@ -153,10 +154,16 @@ def known(key: str, value: str = "") -> KnownTaint | None:
 def announces_removal(key: str) -> bool:
     """Return whether an autoscaler, or AWS, says with this taint that the node will go away soon.
 
-    The autoscaler's candidates are only watched, and most of them stay.
+    Candidates of the autoscaler may leave: it only watches them, and most of them stay.
     """
     taint = known(key)
-    return taint is not None and taint.meaning is TaintMeaning.LEAVES and key != "DeletionCandidateOfClusterAutoscaler"
+    return taint is not None and taint.meaning is TaintMeaning.LEAVES
+
+
+def may_leave(key: str, value: str = "") -> bool:
+    """Return whether a node with this taint goes away soon, or may: no pod is to be moved there."""
+    taint = known(key, value)
+    return taint is not None and taint.meaning in (TaintMeaning.LEAVES, TaintMeaning.MAY_LEAVE)
 
 
 def may_be_tolerated(key: str, value: str = "") -> bool:

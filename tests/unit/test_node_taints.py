@@ -16,6 +16,7 @@ from neuron_dra.core.taints import KNOWN, KnownTaint, TaintMeaning
 from neuron_dra.core.wire import Obj
 from tests.support import small_clusters as small
 
+LEAVING = (TaintMeaning.LEAVES, TaintMeaning.MAY_LEAVE)
 UNKNOWN = {"key": "example.com/mystery", "value": "yes", "effect": "NoSchedule"}
 
 
@@ -65,14 +66,17 @@ def test_unknown_taint_is_named_with_its_effect_and_nothing_is_proposed() -> Non
     assert finding.changes == ()
 
 
-@pytest.mark.parametrize(
-    "known", [known for known in KNOWN if known.meaning is TaintMeaning.LEAVES], ids=lambda known: known.key
-)
+@pytest.mark.parametrize("known", [known for known in KNOWN if known.meaning in LEAVING], ids=lambda known: known.key)
 def test_node_that_goes_away_is_not_to_be_uncordoned(known: KnownTaint) -> None:
     items = tainted({**mark_of(known), "effect": "PreferNoSchedule"}, cordoned=True)
     assert about_pod(items).changes == ()
-    if taints.announces_removal(mark_of(known)["key"]):
-        assert f"goes away: {mark_of(known)['key']}" in about_node(items).text
+    announced = f"goes away: {mark_of(known)['key']}" in about_node(items).text
+    assert announced is taints.announces_removal(mark_of(known)["key"]) is (known.meaning is TaintMeaning.LEAVES)
+
+
+def test_candidates_of_the_autoscaler_may_leave_and_announce_nothing() -> None:
+    candidate = "DeletionCandidateOfClusterAutoscaler"
+    assert (taints.may_leave(candidate), taints.announces_removal(candidate)) == (True, False)
 
 
 def test_cordoned_node_that_stays_may_be_uncordoned() -> None:

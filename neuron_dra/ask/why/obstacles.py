@@ -20,7 +20,6 @@ from neuron_dra.ask.world.absent import AbsentDevices
 from neuron_dra.ask.world.blockers import HELD, NODE, ORDER, RESERVED, ROOM, TAINT, Blocked, Blockers
 from neuron_dra.ask.world.world import World, covers
 from neuron_dra.core import program, taints
-from neuron_dra.core.taints import TaintMeaning
 from neuron_dra.core.wire import Wire
 from neuron_dra.simulate import model, nodes
 
@@ -202,8 +201,7 @@ def _admit(world: World, pod: Wire, blocked: Blocked) -> Iterator[ProposedChange
     node, name = blocked.node, blocked.name
     seen, asked = KubeNodeView.of(node), PodView.of(pod).spec
     labels = seen.metadata.labels
-    marks = [taints.known(taint.key, taint.value) for taint in seen.spec.taints]
-    if any(mark is not None and mark.meaning is TaintMeaning.LEAVES for mark in marks):
+    if any(taints.may_leave(taint.key, taint.value) for taint in seen.spec.taints):
         return  # whatever starts there ends soon
     if seen.spec.unschedulable:
         left = [msgspec.to_builtins(taint) for taint in seen.spec.taints if taint.key != nodes.CORDON]
