@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from neuron_dra.ask.read import cluster, source
+from neuron_dra.ask.read import cluster, kubectl_words
 from neuron_dra.core.wire import Obj
 from neuron_dra.emulation.embedded_api.faults import InjectedFault
 from neuron_dra.emulation.embedded_api.server import EmbeddedApi
@@ -248,9 +248,10 @@ def test_unknown_types_name_the_known_ones(word: str) -> None:
 
 def test_help_names_every_kind_that_is_read() -> None:
     plurals = {"nus": "neuronultraservers", "nusw": "neuronultraserverworkloads"}
-    listed = {plurals.get(word, word) for word in source.KINDS.split(",")}
-    read = {kind: resource.plural for kind, resource in cluster.RESOURCES.items()}
-    assert listed == {plural for kind, plural in read.items() if kind not in cluster.OPTIONAL}
+    listed = {kind: plurals.get(word, word) for kind, word in kubectl_words.PRINTED.items()}
+    read = {kind: resource.plural for kind, resource in cluster.RESOURCES.items() if kind not in cluster.OPTIONAL}
+    assert listed == read
+    assert ",".join(kubectl_words.PRINTED.values()) in run("why", "--help").stdout.replace("\n", "").replace(" ", "")
 
 
 def without_engine(folder: Path, words: tuple[str, ...]) -> subprocess.CompletedProcess[str]:

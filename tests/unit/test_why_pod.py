@@ -411,7 +411,10 @@ def test_kinds_that_a_file_lacks_are_no_cause(kind: str, fault: faults.Fault) ->
     assert pod is not None
     found = answer.report(whole, "Pod", pod)
     assert found.findings[0].code == "Unknown"
-    assert found.notes == (f"not seen: {kind} (the file has none)",)
+    [note] = found.notes
+    assert note.startswith(f"not seen: {kind} (the file has none); to write a file with it: kubectl get ")
+    assert f"{kind.lower()}{'es' if kind == 'DeviceClass' else 's'}" in note
+    assert note.endswith(" -A -o json")
     assert not found.findings[0].changes
 
 

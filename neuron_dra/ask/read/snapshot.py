@@ -78,6 +78,8 @@ ABBREVIATIONS: Final = {
 """The words for kinds in TYPE/NAME; a plural form means the same."""
 
 
+NOT_IN_FILE: Final = "the file has none"
+"""Why a kind is left out of which a file has no object, and of which the cluster has some."""
 NOT_SERVED: Final = "this cluster does not have it"
 """Why a kind is left out that has no objects, because the API server does not serve it."""
 
@@ -291,7 +293,7 @@ def absent_from_file(found: Snapshot) -> dict[str, str]:
     used = any(PodClaims.of(pod).status.resource_claim_statuses for pod in found.all("Pod"))
     if used and not found.all("ResourceClaim"):
         absent.append("ResourceClaim")
-    return dict.fromkeys(absent, "the file has none")
+    return dict.fromkeys(absent, NOT_IN_FILE)
 
 
 def _missing(item: Wire, *, valid: bool) -> str:

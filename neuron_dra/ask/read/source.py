@@ -14,27 +14,24 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from neuron_dra import object_files
 from neuron_dra.ask.read import printed
+from neuron_dra.ask.read.kubectl_words import PRINTED
 from neuron_dra.core import labels, program
 from neuron_dra.errors import SettingsError
 
 if TYPE_CHECKING:
     from neuron_dra.ask.read.snapshot import Snapshot
 
-KINDS: Final = (
-    "resourceslices,resourceclaims,resourceclaimtemplates,deviceclasses,devicetaintrules,nodes,nus,nusw,pods,"
-    "resourcequotas,poddisruptionbudgets,events"
-)
 MOST_AT_ONCE: Final = 2**24
 """Bytes of standard input that are read as a whole; a longer list as kubectl prints it is read object by object."""
 LARGE_YAML_MIB: Final = 8
 """The size of a YAML file from which on a line says that it is read slowly."""
-DUMP: Final = f"kubectl get {KINDS} -A -o json"
+DUMP: Final = f"kubectl get {','.join(PRINTED.values())} -A -o json"
 """Prints a snapshot; a cluster without the CRDs or DeviceTaintRules needs fewer kinds."""
 
 
 def printing(*plurals: str) -> str:
     """Return the command that prints a snapshot with more kinds."""
-    return f"kubectl get {','.join((KINDS, *plurals))} -A -o json"
+    return f"kubectl get {','.join((*PRINTED.values(), *plurals))} -A -o json"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

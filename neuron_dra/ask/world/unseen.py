@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from neuron_dra.ask.read import snapshot as snapshots
+from neuron_dra.ask.read.kubectl_words import PRINTED
 from neuron_dra.ask.read.snapshot import DamagedObject, Snapshot
 from neuron_dra.ask.render.findings import Finding
 
@@ -40,9 +41,19 @@ def note(snapshot: Snapshot) -> str:
     texts += [f"{each.kind} {each.key} ({_part(each)})" for each in snapshot.damaged[:SHOWN]]
     more = len(snapshot.damaged) - SHOWN
     texts += [f"{more} more objects that cannot be decoded"] if more > 0 else []
-    if texts:
-        return f"not seen: {', '.join(texts)}"
-    return ""
+    if not texts:
+        return ""
+    command = _printing(snapshot)
+    return f"not seen: {', '.join(texts)}{f'; to write a file with it: {command}' if command else ''}"
+
+
+def _printing(snapshot: Snapshot) -> str:
+    """Return the command that prints the kinds of a file and those that it lacks; empty if it lacks none."""
+    lacking = [kind for kind, why in snapshot.left_out.items() if why == snapshots.NOT_IN_FILE]
+    if not lacking:
+        return ""
+    words = [word for kind, word in PRINTED.items() if kind in lacking or snapshot.all(kind)]
+    return f"kubectl get {','.join(words)} -A -o json"
 
 
 def data(snapshot: Snapshot) -> list[dict[str, str]]:
