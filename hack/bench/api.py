@@ -7,11 +7,15 @@ import dataclasses
 import json
 import shutil
 import signal
+import ssl
 import sys
 import tempfile
+import urllib.error
+import urllib.request
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from hack.bed import build, controlplane, layout, pki, processes, state
 
@@ -22,6 +26,8 @@ class Plane(controlplane.ControlPlane):
     """The control plane; its controller manager ignores Nodes without kubelets, and a scheduler runs on request."""
 
     with_scheduler = False
+    only_api = False
+    """True if nothing runs beside etcd and the API server."""
     caches_slices = True
     """False if nodes publish so much that the copies in memory of all slices would not fit this machine."""
 
@@ -34,6 +40,8 @@ class Plane(controlplane.ControlPlane):
         more: list[str] = []
         if name == "kube-scheduler" and not self.with_scheduler:
             return
+        if name == "kube-controller-manager" and self.only_api:
+            return
         if name == "kube-controller-manager":
             left_out = ["node-lifecycle-controller"]
             if not self.caches_slices:
@@ -42,6 +50,18 @@ class Plane(controlplane.ControlPlane):
         if name == "kube-apiserver" and not self.caches_slices:
             more.append("--watch-cache-sizes=resourceslices.resource.k8s.io#0")
         super()._start(name, [*arguments, *more])
+
+    def create(self, path: str, item: Mapping[str, object]) -> tuple[int, dict[str, Any]]:
+        """Create an object as the administrator, at the path of its kind, and return the status and the answer."""
+        request = urllib.request.Request(f"{self.url}{path}", data=json.dumps(item).encode(), method="POST")
+        request.add_header("Authorization", f"Bearer {token(self)}")
+        request.add_header("Content-Type", "application/json")
+        trusted = ssl.create_default_context(cafile=str(self.layout.pki_dir / "ca.crt"))
+        try:
+            with urllib.request.urlopen(request, context=trusted, timeout=30) as answer:
+                return int(answer.status), json.load(answer)
+        except urllib.error.HTTPError as err:
+            return err.code, json.load(err)
 
 
 class Writes:
@@ -109,6 +129,7 @@ def running(
     *,
     with_scheduler: bool = False,
     caches_slices: bool = True,
+    only_api: bool = False,
 ) -> Iterator[Plane]:
     """Run the control plane in a separate folder with the test bed's binaries, which are built if they are missing."""
     usual = layout.from_environment()
@@ -122,6 +143,7 @@ def running(
         plane = Plane(where, known, processes.Processes(where, known))
         plane.with_scheduler = with_scheduler
         plane.caches_slices = caches_slices
+        plane.only_api = only_api
         plane.up()
         yield plane
 

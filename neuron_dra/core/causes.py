@@ -90,6 +90,7 @@ CLAIMS: Final = {"NoPod": "no pod uses the claim"}
 MANIFESTS: Final = {
     "AdminAccessRefused": "the namespace lacks the label that adminAccess needs",
     "ClaimNotNamed": "no container of the pod names the claim, so none sees its devices",
+    "ApiRejects": "the API server rejects a value, by a rule that its OpenAPI does not contain",
     "ClaimSourceRemoved": "resourceClaims[].source was removed in Kubernetes 1.31",
     "Malformed": "a field has a value of a wrong type",
     "RequestShared": "containers see the same devices at the same time without dividing their cores",
@@ -104,6 +105,8 @@ MANIFESTS: Final = {
     "ConfigRejected": "the driver rejects the configuration",
     "CoreSizesDiffer": "a container would get two sizes of logical cores, or sets another one than its claim",
     "CoresBeyondClaim": "a container names more cores than its claims have",
+    "FieldType": "a field has a value of a type that the API server rejects",
+    "FieldUnknown": "the API server does not know the field, or knows it at another place",
     "LongSearch": "the scheduler of Kubernetes 1.34 and 1.35 may give up on the request",
     "OneNodeForAGroup": "all pods of a PodGroup share a claim, and so one node",
     "SecondAlternative": "the scheduler of Kubernetes 1.34 and 1.35 confuses two alternatives",

@@ -181,7 +181,7 @@ def test_vocabulary_is_one_sentence_for_each_word() -> None:
 
 ASK = ROOT / "neuron_dra/ask"
 NO_CODES = {
-    "Always",
+    *("Always", "Equal", "CronJob", "StatefulSet", "PreferNoSchedule", "OnFailure"),
     *("AlwaysAllow", "ContainerCreating", "DisruptionTarget", "FailedCreatePodSandBox", "FailedStart", "FromClaim"),
     *("FromClass", "FailedResourceClaimCreation", "FailedPrepareDynamicResources", "PodInitializing", "QuotaReserved"),
     *("ReplicaSet", "RollingUpdate", "UltraServer", "PodDisruptionBudget", "ResourceQuota", "DeviceTaintRule"),

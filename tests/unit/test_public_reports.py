@@ -98,6 +98,7 @@ VALIDATED = [
     case("monitor-allowed", "validate", 0),
     case("five-connected", "validate", 0),
     case("trainjob-too-many", "validate", 1, "wants 17 devices of one node"),
+    case("without-exactly", "validate", 1, "requests[0].deviceClassName: unknown field; write it below exactly"),
     case("pcie-root", "validate", 1, "the Neuron driver does not publish resource.kubernetes.io/pcieRoot",
          "write resource.aws.com/devicegroup1_id"),
     case("dranet-mpijob", "validate", 0),

@@ -49,7 +49,11 @@ def several(shared: bool) -> list[Obj]:
         "apiVersion": "apps/v1",
         "kind": "Deployment",
         "metadata": {"name": "d", "namespace": "default"},
-        "spec": {"replicas": 2, "template": {"metadata": {"labels": {"app": "d"}}, "spec": spec}},
+        "spec": {
+            "replicas": 2,
+            "selector": {"matchLabels": {"app": "d"}},
+            "template": {"metadata": {"labels": {"app": "d"}}, "spec": spec},
+        },
     }
     return [{**claim, "spec": made["spec"]["spec"]} if shared else made, deployment]
 

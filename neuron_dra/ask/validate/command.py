@@ -6,10 +6,11 @@ import argparse
 from typing import TYPE_CHECKING
 
 from neuron_dra.ask.read import source
+from neuron_dra.errors import SettingsError
 
 if TYPE_CHECKING:
     from neuron_dra.ask.validate.specs import ManifestProblem
-    from neuron_dra.core.wire import Obj
+    from neuron_dra.core.wire import Obj, Wire
 
 EXAMPLES = """\
 examples:
@@ -26,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Check claims, templates, DeviceClasses and pods of manifests, without a cluster: configuration that the "
         "driver rejects, selectors that fail or match nothing, numbers that no instance type serves, attributes and "
         "classes that do not exist, two core sizes in one container, and searches that take too long on Kubernetes "
-        "1.34 and 1.35. Fields that Kubernetes itself validates are not checked again."
+        "1.34 and 1.35. Fields and types are compared with those that the API servers know."
     )
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = EXAMPLES
@@ -40,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
     from neuron_dra import object_files
     from neuron_dra.ask.read import manifests, snapshot
     from neuron_dra.ask.render import terminal
-    from neuron_dra.ask.validate import pods, rules
+    from neuron_dra.ask.validate import api_rules, fields, pods, rules
     from neuron_dra.ask.validate.specs import ManifestProblem
     from neuron_dra.core import releases, versions
 
@@ -48,7 +49,18 @@ def run(args: argparse.Namespace) -> int:
     why_no_sets = releases.why_no_sets_on(args.kubernetes) if version else ""
     problems: list[tuple[str, ManifestProblem]] = []
     read = [(name, object_files.read(name, "FILE")) for name in source.files(args)]
-    everything = [(name, manifests.expand(items, "default")) for name, items in read]
+    for name, items in read:
+        for item in items:
+            of_item = list(fields.of_object(_named(item), item, version))
+            if not any(not each.warning for each in of_item):  # the rules expect the right types
+                of_item += api_rules.of_object(_named(item), item)
+            problems += [(name, each) for each in of_item]
+    try:
+        everything = [(name, manifests.expand(items, "default")) for name, items in read]
+    except SettingsError:
+        if not problems:
+            raise
+        everything = []  # a field with a wrong type, which was found, keeps the pods from being known
     for name, own in everything:
         # Objects may use those of other files; a file's own problems are printed with its name.
         others: list[Obj] = []
@@ -57,8 +69,11 @@ def run(args: argparse.Namespace) -> int:
                 others += found.objects
         known = snapshot.build([*own.objects, *own.pods, *others], damaged=[])
         of_file: list[ManifestProblem] = []
+        mistyped = {each.where for _, each in problems if each.code == "FieldType"}
         for damaged in known.damaged:
-            of_file.append(ManifestProblem(f"{damaged.kind} {damaged.key}", "Malformed", damaged.why))
+            where = f"{damaged.kind} {damaged.key}"
+            if not mistyped:
+                of_file.append(ManifestProblem(where, "Malformed", damaged.why))
         keys = [snapshot.key_of(item) for item in (*own.objects, *own.pods)]
         mine = {snapshot.named(known.objects[key]) for key in keys if key in known.objects}
         malformed = {(each.kind, each.namespace, each.name) for each in known.damaged}
@@ -75,6 +90,13 @@ def run(args: argparse.Namespace) -> int:
     if any(not each.warning for _, each in problems):
         return 1
     return 0
+
+
+def _named(item: Wire) -> str:
+    """Return kind, namespace and name of an object of a file."""
+    meta = item.get("metadata") or {}
+    namespace = meta.get("namespace")
+    return f"{item['kind']} {namespace}/{meta['name']}" if namespace else f"{item['kind']} {meta['name']}"
 
 
 def _data(file: str, found: ManifestProblem) -> dict[str, str]:

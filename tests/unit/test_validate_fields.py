@@ -1,0 +1,137 @@
+"""`validate` compares manifests with the fields and rules of API servers (4.08)."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from neuron_dra.ask.validate import api_rules, fields
+from neuron_dra.core.wire import Obj
+from tests.support import mutated_manifests, questions
+from tests.support import small_clusters as small
+
+TEMPLATE = "ResourceClaimTemplate default/t"
+
+
+def base(kind: str) -> Obj:
+    return copy.deepcopy(next(item for item in mutated_manifests.bases() if item["kind"] == kind))
+
+
+def problems(item: Obj, version: tuple[int, int] | None = None) -> list[str]:
+    return [problem.text for problem in fields.of_object("", item, version)]
+
+
+def rejected(item: Obj) -> list[str]:
+    return [problem.text for problem in api_rules.of_object("", item)]
+
+
+@pytest.mark.parametrize("item", mutated_manifests.bases(), ids=lambda item: str(item["kind"]))
+def test_manifest_without_faults_has_no_findings(item: Obj) -> None:
+    assert (problems(item), rejected(item)) == ([], [])
+
+
+def test_every_release_of_the_table_says_where_it_is_from() -> None:
+    table = json.loads(Path("neuron_dra/data/fields.json").read_text())
+    sources = {release: part["source"] for release, part in table["releases"].items()}
+    assert sources == {
+        "1.35": "/openapi/v3 of kube-apiserver v1.35.4",
+        "1.36": "api/openapi-spec/v3 of kubernetes v1.36.0",
+        "1.37": "/openapi/v3 of kube-apiserver v1.37.2",
+    }
+    for part in table["releases"].values():
+        assert {"v1 Pod", "apps/v1 Deployment", "batch/v1 Job", "resource.k8s.io/v1 ResourceClaim"} <= part[
+            "kinds"
+        ].keys()
+        assert "neuron.aws.com/v1 NeuronUltraServerWorkload" in part["kinds"]
+
+
+def test_field_that_belongs_below_another_is_found_there() -> None:
+    template = small.template("t")
+    template["spec"]["spec"]["devices"]["requests"] = [{"name": "chip", "deviceClassName": "neuron.aws.com"}]
+    at = "spec.spec.devices.requests[0].deviceClassName"
+    assert problems(template) == [f"{at}: unknown field; write it below exactly"]
+    assert problems({**template, "apiVersion": "resource.k8s.io/v1beta1"}) == []
+
+
+def test_field_that_belongs_above_is_found_there() -> None:
+    pod = base("Pod")
+    pod["spec"]["containers"][0]["nodeSelector"] = {}
+    [text] = problems(pod)
+    assert text.startswith("spec.containers[0].nodeSelector: unknown field; write it below spec, beside")
+
+
+def test_unknown_field_has_the_nearest_name() -> None:
+    pod = base("Pod")
+    pod["spec"]["resourceClaim"] = pod["spec"].pop("resourceClaims")
+    assert problems(pod) == ["spec.resourceClaim: unknown field, did you mean resourceClaims?"]
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "text"),
+    [
+        ("terminationGracePeriodSeconds", "30", 'spec.terminationGracePeriodSeconds: "30": write an integer'),
+        ("priority", 2**31, "spec.priority: 2147483648: write an integer of 32 bits"),
+        ("hostNetwork", "true", 'spec.hostNetwork: "true": write true or false'),
+        ("nodeSelector", {"pool": 7}, "spec.nodeSelector.pool: 7: write a string"),
+        ("containers", {}, "spec.containers: {}: write a list"),
+        ("overhead", {"cpu": "4 cores"}, 'spec.overhead.cpu: "4 cores": write a quantity, such as 4 or 16Gi'),
+        ("terminationGracePeriodSeconds", 30.0, ""),
+        ("overhead", {"cpu": 0.5, "memory": "1e3"}, ""),
+        ("nodeSelector", None, ""),
+        ("priority", float("inf"), "spec.priority: Infinity: write an integer of 32 bits"),
+    ],
+)
+def test_value_of_another_type_is_a_finding(field: str, value: Any, text: str) -> None:
+    pod = base("Pod")
+    pod["spec"][field] = value
+    assert problems(pod) == ([text] if text else [])
+
+
+def test_field_of_some_releases_is_a_warning_without_a_version() -> None:
+    pod = base("Pod")
+    pod["spec"]["schedulingGroup"] = {"podGroupName": "gang"}
+    found = list(fields.of_object("", pod, None))
+    assert [(problem.warning, "on Kubernetes 1.35" in problem.text) for problem in found] == [(True, True)]
+    assert (len(problems(pod, (1, 35))), problems(pod, (1, 37))) == (1, [])
+
+
+@pytest.mark.parametrize(
+    ("kind", "path", "value", "text"),
+    [
+        ("ResourceClaim", "spec/devices/constraints/0/requests", ["neuron"], "there is no request neuron"),
+        ("ResourceClaim", "spec/devices/constraints/0/matchAttribute", "devicegroup4_id", "write domain/name"),
+        ("ResourceClaim", "spec/devices/requests/0/exactly", None, "write exactly, or firstAvailable"),
+        ("ResourceClaim", "spec/devices/requests/0/name", "any", "is the name of another item"),
+        ("ResourceClaim", "spec/devices/config/0/opaque/driver", "", "it is required"),
+        ("Pod", "spec/resourceClaims/0/resourceClaimName", "c", "write one of resourceClaimName and"),
+        ("Pod", "spec/resourceClaims/0/name", "other", "the pod has no claim neurons in resourceClaims"),
+        ("Pod", "spec/containers/0/image", "", "it is required"),
+        ("Pod", "spec/containers/0/resources/limits", {"memory_": "1Gi"}, "did you mean memory?"),
+        ("Pod", "spec/tolerations/0/effect", "NoSchedul", "write NoSchedule, PreferNoSchedule, NoExecute"),
+        ("Deployment", "spec/selector/matchLabels/app", "web", "by which spec.selector finds them"),
+        ("Job", "spec/template/spec/restartPolicy", "Always", "write OnFailure or Never"),
+    ],
+)
+def test_rules_beside_the_fields_are_checked(kind: str, path: str, value: Any, text: str) -> None:
+    item: Any = base(kind)
+    owner = item
+    *steps, last = path.split("/")
+    for step in steps:
+        owner = owner[int(step) if step.isdigit() else step]
+    owner[last] = value
+    assert (problems(item), [text in found for found in rejected(item)][:1]) == ([], [True])
+
+
+def test_command_reports_fields_before_it_needs_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing else can be said about the pods of a Deployment whose number is a text."""
+    item = base("Deployment")
+    item["spec"]["replicas"] = "two"
+    file = tmp_path / "manifest.yaml"
+    file.write_text(yaml.safe_dump(item))
+    answer = questions.ask(capsys, "validate", str(file))
+    assert (answer.code, 'Deployment default/train: spec.replicas: "two": write an integer' in answer.text) == (1, True)
