@@ -18,13 +18,18 @@ _COMMON: Final = (names.GROUP_DOMAIN, "resource.kubernetes.io")
 
 
 def foreign(selectors: Iterable[str | None]) -> str:
-    """Return the other driver whose devices these selectors select; empty if they may select devices of this one."""
+    """Return the other driver whose devices these selectors select; empty if they may select devices of this one.
+
+    Those of a DeviceClass come first: a request that contradicts a class of this driver selects nothing.
+    """
     read: set[str] = set()
     for selector in selectors:
         if not selector:
             continue
         named = {match["name"] for match in _DRIVER.finditer(selector)}
-        if named and names.DRIVER not in named:
+        if names.DRIVER in named:
+            return ""
+        if named:
             return sorted(named)[0]
         read.update(domain for domain, _, _ in expressions.reads(selector))
     read.difference_update(_COMMON)
