@@ -34,6 +34,17 @@ def to_v1(value: dict[str, Any], where: str) -> None:
         _requests(devices, where)
 
 
+def below_exactly(value: dict[str, Any], where: str) -> None:
+    """Change `value` in place if it is a claim of v1 whose requests have their fields where v1beta1 had them."""
+    spec = value.get("spec")
+    if value.get("kind") == "ResourceClaimTemplate":
+        spec = spec.get("spec") if isinstance(spec, dict) else None
+    devices = spec.get("devices") if isinstance(spec, dict) else None
+    is_claim = value.get("kind") in ("ResourceClaim", "ResourceClaimTemplate")
+    if is_claim and value.get("apiVersion") in (f"{GROUP}v1", f"{GROUP}v1beta2") and isinstance(devices, dict):
+        _requests(devices, where)
+
+
 def _requests(devices: dict[str, Any], where: str) -> None:
     requests = devices.get("requests")
     if requests is not None and not isinstance(requests, list):

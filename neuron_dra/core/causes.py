@@ -41,6 +41,7 @@ PODS: Final = {
 }
 """Why a pod waits."""
 REQUESTS: Final = {
+    "CapacityLacking": "a request wants a capacity that no device has, or none in this amount",
     "ClassMissing": "a request names a DeviceClass that does not exist",
     "ClassMatchesNothing": "the selectors of a DeviceClass match no published device",
     "CountTooLarge": "a request wants more devices of one node than any node has",
@@ -105,14 +106,18 @@ MANIFESTS: Final = {
     "ConfigRejected": "the driver rejects the configuration",
     "CoreSizesDiffer": "a container would get two sizes of logical cores, or sets another one than its claim",
     "CoresBeyondClaim": "a container names more cores than its claims have",
+    "DevicePluginLimits": "containers request a resource that the Neuron device plugin serves",
     "FieldType": "a field has a value of a type that the API server rejects",
     "FieldUnknown": "the API server does not know the field, or knows it at another place",
     "LongSearch": "the scheduler of Kubernetes 1.34 and 1.35 may give up on the request",
+    "NoShare": "a request names a capacity, and gets whole devices",
     "OneNodeForAGroup": "all pods of a PodGroup share a claim, and so one node",
     "SecondAlternative": "the scheduler of Kubernetes 1.34 and 1.35 confuses two alternatives",
+    "SchedulerOfPlugin": "the pod names AWS's scheduler extension, which claims do not need",
     "SelectorUnsupported": "a selector uses a function that was not evaluated",
     "SetsNotPublished": "nodes publish no connected sets on this version of Kubernetes",
     "SizeNotServed": "no instance type serves this size",
+    "TemplateUnknown": "no file defines a ResourceClaimTemplate that a pod uses",
     "TypeCannotServe": "the pods of a claim select an instance type that cannot serve it",
     "UnknownDriver": "configuration is addressed to a driver whose name resembles this one's",
 }

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -151,6 +152,7 @@ class DeviceSubRequest:
     tolerations: tuple[DeviceToleration, ...]
     wire_tolerations: tuple[Wire, ...]
     unsupported: str
+    capacity: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -405,21 +407,41 @@ def _request(wire: Wire) -> DeviceRequest:
 
 def _alternative(wire: Wire, name: str) -> DeviceSubRequest:
     unsupported = ""
-    if wire.get("capacity"):
-        unsupported = "capacity requests (consumable capacity) are not supported here"
     if wire.get("derivedAttributes"):
         unsupported = "derived attributes are not supported here"
     return DeviceSubRequest(
         name=name,
         class_name=wire.get("deviceClassName") or "",
-        selectors=_selectors(wire),
+        selectors=(*_selectors(wire), *_of_capacity(wire)),
         mode=wire.get("allocationMode") or "ExactCount",
         count=int(wire.get("count") or 1),
         admin_access=bool(wire.get("adminAccess")),
         tolerations=tolerations(wire.get("tolerations")),
         wire_tolerations=tuple(wire.get("tolerations") or ()),
         unsupported=unsupported,
+        capacity=_capacity(wire),
     )
+
+
+def _capacity(wire: Wire) -> Mapping[str, str]:
+    """Return the least capacities of a device that a request names."""
+    requests = (wire.get("capacity") or {}).get("requests") or {}
+    return {str(name): str(amount) for name, amount in requests.items()}
+
+
+def _of_capacity(wire: Wire) -> list[str]:
+    """Return the selectors that capacity.requests stands for, as the API says: a device is allocated as a whole.
+
+    Devices that allow multiple allocations, which would give a share, are not supported (`_unsupported_device`).
+    """
+    expressions = []
+    for name, amount in _capacity(wire).items():
+        domain, _, own = name.rpartition("/")
+        capacity = f"device.capacity[{json.dumps(domain) if domain else 'device.driver'}]"
+        key = json.dumps(own)
+        enough = f"{capacity}[{key}].compareTo(quantity({json.dumps(amount)})) >= 0"
+        expressions.append(f"{key} in {capacity} && {enough}")
+    return expressions
 
 
 def _constraint(wire: Wire) -> Constraint:

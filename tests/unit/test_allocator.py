@@ -451,13 +451,19 @@ def test_unsolvable_request_hides_no_constraint_error() -> None:
         (exactly(cel=["1"]), FailureKind.POD_ERROR, "CEL compile error: must evaluate to bool"),
         (exactly(cel=["isIP('x')"]), FailureKind.UNSUPPORTED, "the function isIP() is not supported here"),
         (exactly(allocationMode="all"), FailureKind.POD_ERROR, "unsupported count mode all"),
-        (exactly(capacity={"requests": {"memory": "1Gi"}}), FailureKind.UNSUPPORTED, "consumable capacity"),
     ],
 )
 def test_error_on_every_node_is_a_pod_error(wanted: Obj, kind: FailureKind, message: str) -> None:
     found, reason = failed(allocate(claim(wanted)))
     assert found is kind
     assert message in reason
+
+
+@pytest.mark.parametrize(("amount", "fits"), [("1Gi", True), ("96Gi", True), ("97Gi", False)])
+def test_capacity_selects_whole_devices(amount: str, fits: bool) -> None:
+    sized = device(0, capacity={"memory": {"value": "96Gi"}})
+    outcome = allocate(claim(exactly(capacity={"requests": {"memory": amount}})), slices=[slice_of([sized])])
+    assert isinstance(outcome, Failure) is not fits
 
 
 def test_unevaluable_device_is_not_a_mismatch() -> None:

@@ -50,6 +50,7 @@ MIGRATED = [
         "- source: {resourceClaimTemplateName: one}",
         "+ resourceClaimTemplateName: one",
     ),
+    case("without-exactly", "migrate", 0, "+ exactly:"),
     case("privileged", "migrate", 0, "containers[0]: the container is privileged"),
 ]  # fmt: skip
 SIMULATED = [
@@ -75,6 +76,12 @@ SIMULATED = [
     case("dranet-mpijob", "simulate", 1, "no ResourceSlice of that driver is known: whether the pod fits is unknown",
          "nodes of --fleet have EFA interfaces with the word efa", words=("--fleet", "2 x trn1.32xlarge, 1 x node")),
     case("pcie-root", "simulate", 1, "which no device of request chip publishes", words=EFA),
+    case("without-exactly", "simulate", 1, "request chip names no DeviceClass: resource.k8s.io/v1 has deviceClassName "
+         "and count below exactly", words=("--fleet", "1 x inf2.xlarge")),
+    case("share-of-memory", "simulate", 1, "2 of 4 pods run",
+         "request part wants 200Gi of memory, and the largest device has",
+         "request part: no device has the capacity cores", words=("--fleet", "4 x inf2.xlarge")),
+    case("grove-sharing", "simulate", 0, "resourceSharing is not simulated", words=TRN2),
     case("claim-not-named", "simulate", 0, "nothing (holds devices 0-3)", words=TRN2),
     case("core-size-of-a-type", "simulate", 0, "device 0", "NEURON_LOGICAL_NC_CONFIG=1", words=TRN2),
     case("shared-claim", "simulate", 0, "chat-2 inf2-0 device 0 (shared)", words=("--fleet", "2 x inf2.xlarge")),
@@ -98,6 +105,9 @@ VALIDATED = [
     case("monitor-allowed", "validate", 0),
     case("five-connected", "validate", 0),
     case("trainjob-too-many", "validate", 1, "wants 17 devices of one node"),
+    case("share-of-memory", "validate", 1,
+         "default/slice: warning: request part: a Neuron device is allocated as a whole",
+         "no device has the capacity cores"),
     case("without-exactly", "validate", 1, "requests[0].deviceClassName: unknown field; write it below exactly"),
     case("pcie-root", "validate", 1, "the Neuron driver does not publish resource.kubernetes.io/pcieRoot",
          "write resource.aws.com/devicegroup1_id"),

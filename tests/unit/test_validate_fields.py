@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
-from neuron_dra.ask.validate import api_rules, fields
+from neuron_dra.ask.read import snapshot
+from neuron_dra.ask.validate import api_rules, fields, rules
 from neuron_dra.core.wire import Obj
 from tests.support import mutated_manifests, questions
 from tests.support import small_clusters as small
@@ -135,3 +136,59 @@ def test_command_reports_fields_before_it_needs_them(tmp_path: Path, capsys: pyt
     file.write_text(yaml.safe_dump(item))
     answer = questions.ask(capsys, "validate", str(file))
     assert (answer.code, 'Deployment default/train: spec.replicas: "two": write an integer' in answer.text) == (1, True)
+
+
+def found_by(*items: Obj) -> list[tuple[str, bool]]:
+    return [(problem.code, problem.warning) for problem in rules.Checker(snapshot.build(list(items)), (1, 37)).run()]
+
+
+def with_limits(name: str, **spec: Any) -> Obj:
+    made = small.pod("p", **spec)
+    made["spec"]["containers"][0]["resources"] = {"limits": {name: 1}}
+    return made
+
+
+def test_limits_of_the_device_plugin_are_named() -> None:
+    assert found_by(with_limits("aws.amazon.com/neuron")) == [("DevicePluginLimits", True)]
+    own = {"apiVersion": small.API, "kind": "DeviceClass", "metadata": {"name": "neuron.aws.com"}, "spec": {}}
+    own["spec"] = {"extendedResourceName": "aws.amazon.com/neuron"}
+    assert ("DevicePluginLimits", True) not in found_by(with_limits("aws.amazon.com/neuron"), own)
+
+
+def test_scheduler_of_the_device_plugin_is_named() -> None:
+    template = small.template("t")
+    assert found_by(template, small.pod("p", "t", schedulerName="my-scheduler")) == [("SchedulerOfPlugin", True)]
+    assert found_by(template, small.pod("p", "t", schedulerName="volcano")) == []
+
+
+@pytest.mark.parametrize("in_limits", [True, False])
+def test_class_with_a_typing_error_has_the_nearest_size(in_limits: bool) -> None:
+    name = "conected-4.neuron.aws.com"
+    if in_limits:
+        item = with_limits(f"deviceclass.resource.kubernetes.io/{name}")
+    else:
+        item = small.template("t", deviceClassName=name)
+    [problem] = rules.Checker(snapshot.build([item]), (1, 37)).run()
+    assert (problem.code, "connected-4.neuron.aws.com?" in problem.text) == ("ClassUnknown", True)
+
+
+def test_size_that_the_selected_type_does_not_serve_is_a_finding() -> None:
+    name = "deviceclass.resource.kubernetes.io/connected-4.neuron.aws.com"
+    inf2: Any = {"nodeSelector": {"node.kubernetes.io/instance-type": "inf2.xlarge"}}
+    trn2: Any = {"nodeSelector": {"node.kubernetes.io/instance-type": "trn2.48xlarge"}}
+    assert found_by(with_limits(name, **inf2)) == [("TypeCannotServe", False)]
+    assert found_by(with_limits(name, **trn2)) == []
+
+
+def test_template_that_no_file_defines_is_a_warning() -> None:
+    assert found_by(small.pod("p", "four")) == [("TemplateUnknown", True)]
+    [problem] = rules.Checker(snapshot.build([small.template("fourr"), small.pod("p", "four")]), (1, 37)).run()
+    assert problem.text.endswith("did you mean fourr?")
+
+
+def test_template_that_a_reservation_generates_is_known(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    spec = {"instanceType": "trn2u.48xlarge", "topologySize": 4, "resourceClaimTemplate": {"name": "llm"}}
+    workload = {"apiVersion": "neuron.aws.com/v1beta1", "kind": "NeuronUltraServerWorkload", "spec": spec}
+    file = tmp_path / "manifest.yaml"
+    file.write_text(yaml.safe_dump_all([{**workload, "metadata": {"name": "llm"}}, small.pod("p", "llm")]))
+    assert "no file defines" not in questions.ask(capsys, "validate", str(file)).text

@@ -43,6 +43,7 @@ def rewrite(document: Any, options: Options) -> Rewritten:
     """Change `document`, a tree without shared parts, in place. Raises BadInput or CannotMigrate."""
     outcome = Rewritten()
     for where, owner, value in list(_mappings(document, "", {})):
+        resource_api.below_exactly(value, where)
         resource_api.to_v1(value, where)
         if isinstance(value.get("resourceClaims"), list):
             _flatten(value)

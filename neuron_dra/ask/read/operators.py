@@ -55,11 +55,20 @@ def notes(item: Wire, runtimes: Sequence[Wire] = ()) -> list[str]:
         return [f"TrainJob {name}: {text}"]
     if kind == "InferenceService" and trainers.mapping(trainers.mapping(spec.get("predictor")).get("workerSpec")):
         return [f"InferenceService {name}: the workers of its predictor (workerSpec) are not counted"]
+    if kind == "PodCliqueSet" and _has_key(spec, "resourceSharing"):
+        return [f"PodCliqueSet {name}: resourceSharing is not simulated: the claims that Grove creates are not counted"]
     if str(item.get("apiVersion", "")).startswith("argoproj.io/"):
         return [f"{kind} {name}: a pod for each of its templates; steps and graphs are not followed"]
     if not str(item.get("apiVersion", "")).startswith("batch.volcano.sh/"):
         return []
     return [f"Job {name}: Volcano's own scheduler places its pods; here they are placed as the default one would"]
+
+
+def _has_key(value: Any, name: str) -> bool:
+    """Return whether a mapping in a value has this key."""
+    if isinstance(value, list):
+        return any(_has_key(inner, name) for inner in value)
+    return isinstance(value, dict) and (name in value or any(_has_key(inner, name) for inner in value.values()))
 
 
 def _or(value: Any, default: int) -> Any:

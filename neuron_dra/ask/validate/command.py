@@ -9,6 +9,9 @@ from neuron_dra.ask.read import source
 from neuron_dra.errors import SettingsError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from neuron_dra.ask.read.manifests import Manifests
     from neuron_dra.ask.validate.specs import ManifestProblem
     from neuron_dra.core.wire import Obj, Wire
 
@@ -61,6 +64,7 @@ def run(args: argparse.Namespace) -> int:
         if not problems:
             raise
         everything = []  # a field with a wrong type, which was found, keeps the pods from being known
+    made_elsewhere = {each for _, found in everything for each in _generated(found)}
     for name, own in everything:
         # Objects may use those of other files; a file's own problems are printed with its name.
         others: list[Obj] = []
@@ -79,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
         malformed = {(each.kind, each.namespace, each.name) for each in known.damaged}
         sound = [pod for pod in own.pods if snapshot.key_of(pod) not in malformed]
         of_file += [*pods.versions(own.raw), *pods.shared(sound), *pods.unprepared(known, sound, version)]
-        of_file += rules.Checker(known, version, why_no_sets).run(mine)
+        of_file += rules.Checker(known, version, why_no_sets, made_elsewhere).run(mine)
         problems += [(name, each) for each in of_file]
     if args.output != "text":
         terminal.write_data("Problem", [_data(name, each) for name, each in problems], args.output)
@@ -90,6 +94,27 @@ def run(args: argparse.Namespace) -> int:
     if any(not each.warning for _, each in problems):
         return 1
     return 0
+
+
+def _generated(found: Manifests) -> Iterator[str]:
+    """Yield the templates that the controller creates for reservations, as namespace/name."""
+    from neuron_dra.ask.read.pod_views import PodView
+    from neuron_dra.ask.read.views import WorkloadView
+    from neuron_dra.core import job_wish
+
+    for reservation in found.workloads:
+        workload = WorkloadView.of(reservation)
+        template = workload.spec.resource_claim_template.name or workload.metadata.name
+        yield f"{workload.metadata.namespace}/{template}"
+    # An annotated job may leave out the name of its template: it is one that its pods name.
+    owners = set()
+    for item in found.raw:
+        if job_wish.ANNOTATION in (item["metadata"].get("annotations") or {}):
+            owners.add(f"{item['kind']} {item['metadata']['name']}")
+    for pod in found.pods if owners else ():
+        seen = PodView.of(pod)
+        for entry in seen.spec.resource_claims if seen.metadata.annotations.get("owner") in owners else ():
+            yield f"{seen.metadata.namespace}/{entry.resource_claim_template_name}"
 
 
 def _named(item: Wire) -> str:

@@ -13,7 +13,7 @@ from neuron_dra.ask.read.claim_views import ConfigView, DeviceClassView, Selecto
 from neuron_dra.ask.read.snapshot import Key, Snapshot
 from neuron_dra.ask.read.views import MetaView
 from neuron_dra.ask.render import words
-from neuron_dra.ask.validate import attributes, containers, gangs, pods, selected, sized, trap, unserved
+from neuron_dra.ask.validate import attributes, containers, gangs, named, pods, selected, sized, trap, unserved
 from neuron_dra.ask.validate.specs import ClaimSpec, ManifestProblem
 from neuron_dra.ask.world import demand, expressions, imagined, refusals, selection
 from neuron_dra.ask.world.blockers import Blockers
@@ -50,8 +50,19 @@ def _every_type(sets: frozenset[str] = frozenset()) -> World:
 class Checker:
     """Checks the objects of manifests against every instance type of the catalogue."""
 
-    def __init__(self, objects: Snapshot, version: tuple[int, int] | None, why_no_sets: str = "") -> None:
-        """`why_no_sets` is why nodes publish no connected sets on that version; empty if they do."""
+    def __init__(
+        self,
+        objects: Snapshot,
+        version: tuple[int, int] | None,
+        why_no_sets: str = "",
+        made_elsewhere: Collection[str] = (),
+    ) -> None:
+        """Check these objects.
+
+        `why_no_sets` is why nodes publish no connected sets on that version; empty if they do. `made_elsewhere` are the
+        templates that the controller creates, as namespace/name.
+        """
+        self._made_elsewhere = made_elsewhere
         self._objects = objects
         self._version = version
         self.why_no_sets = why_no_sets
@@ -92,6 +103,7 @@ class Checker:
             elif item["kind"] == "Pod":
                 found += pods.of_pod(where, item)
                 if snapshot.key_of(item) in self._first_of_owners:
+                    found += named.of_pod(self._objects, where, item, self._made_elsewhere)
                     found += containers.of_pod(self._objects, where, item, partial(self._types_of, item))
                 found += self._limits(where, item)
             elif item["kind"] == "PodGroup":
@@ -106,7 +118,7 @@ class Checker:
         yield from wrong
         made = next((each.claim for each in demand.claims_of(self._objects, pod) if each.entry == "limits"), None)
         if made is not None and not wrong:
-            yield from types(self, ClaimSpec.of(where, made["spec"]))
+            yield from types(self, ClaimSpec.of(where, made["spec"], (pod,)))
 
     def _types_of(self, pod: Wire) -> list[InstanceType]:
         """Return the instance types that may run a pod."""
@@ -176,8 +188,9 @@ def classes(checker: Checker, spec: ClaimSpec) -> Iterator[ManifestProblem]:
         if wanted in checker.world.classes or any(_sized(wanted, form) for form in _SIZED):
             continue
         near = difflib.get_close_matches(wanted, checker.world.classes, n=1, cutoff=0.75)
-        if near or wanted.endswith(names.DRIVER):
-            hint = f", did you mean {near[0]}?" if near else ""
+        better = named.nearest_size(wanted) or next(iter(near), "")
+        if better or wanted.endswith(names.DRIVER):
+            hint = f", did you mean {better}?" if better else ""
             yield ManifestProblem(spec.where, "ClassUnknown", f"request {name}: there is no DeviceClass {wanted}{hint}")
 
 
@@ -333,6 +346,18 @@ def _ours(checker: Checker, spec: ClaimSpec) -> Wire | None:
     return {"kind": "ResourceClaim", "metadata": meta, "spec": {"devices": inner}}
 
 
+def shares(checker: Checker, spec: ClaimSpec) -> Iterator[ManifestProblem]:
+    """Say what capacity.requests means for devices that are allocated as a whole."""
+    claim = _ours(checker, spec)
+    for ask in selection.asked([model.claim(claim)]) if claim is not None else ():
+        if ask.alternative.capacity:
+            text = (
+                f"request {ask.name}: a Neuron device is allocated as a whole: capacity.requests selects devices with "
+                "at least this capacity, and gives no share of one"
+            )
+            yield ManifestProblem(spec.where, "NoShare", text, warning=True)
+
+
 def search(checker: Checker, spec: ClaimSpec) -> Iterator[ManifestProblem]:
     """Predict the cost of the search on Kubernetes 1.34 and 1.35."""
     requests = spec.devices.requests
@@ -400,6 +425,7 @@ RULES: Final[Sequence[Callable[[Checker, ClaimSpec], Iterator[ManifestProblem]]]
     sets,
     expressions_of,
     types,
+    shares,
     search,
     second_alternative,
 )

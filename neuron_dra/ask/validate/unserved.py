@@ -96,8 +96,9 @@ def by_selected_types(world: World, spec: ClaimSpec, pod: Wire, claim: Wire, abl
     kinds = [type_of(node) for node in selected.admitted(list(world.nodes.values()), spec.users)]
     where = f"of {words.listed(kinds)}" if kinds else "that no known type has"
     finding = _why(_of_types(world, kinds).after([claim, placed]), placed)
+    who = "it" if snapshot.named(user) == spec.where else f"{snapshot.named(user)}, which uses it,"
     text = (
-        f"{snapshot.named(user)}, which uses it, selects nodes {where}, and they cannot serve it: {finding.text}; "
+        f"{who} selects nodes {where}, and they cannot serve it: {finding.text}; "
         f"types that can are {words.listed([type_of(node) for node in able], 5)}"
     )
     return ManifestProblem(spec.where, "TypeCannotServe", text)

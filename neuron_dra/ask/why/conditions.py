@@ -286,8 +286,12 @@ def plugin_down(case: Case) -> Found | None:
 def class_missing(case: Case) -> Found | None:
     for claim, ask in selection.requests(case.world, case.pod):
         name = ask.alternative.class_name
+        if not name:
+            what = "names no DeviceClass: resource.k8s.io/v1 has deviceClassName and count below exactly"
+            return {"request": ask.name, "name": name, "claim": claim, "what": what}
         if name not in case.world.classes:
-            return {"request": ask.name, "name": name, "claim": claim}
+            what = f"names the DeviceClass {name}, which does not exist"
+            return {"request": ask.name, "name": name, "claim": claim, "what": what}
     return None
 
 

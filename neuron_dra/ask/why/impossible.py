@@ -13,7 +13,7 @@ from neuron_dra.ask.world.selection import Asked, PublishedDevices
 from neuron_dra.ask.world.world import World
 from neuron_dra.core import groups, names, program
 from neuron_dra.core.wire import Wire
-from neuron_dra.simulate import constraints
+from neuron_dra.simulate import constraints, quantity
 from neuron_dra.simulate.failures import CompileError, EvaluationError
 from neuron_dra.simulate.model import Constraint, PoolDevice
 
@@ -156,6 +156,8 @@ def _covers(constraint: Constraint, ask: Asked) -> bool:
 
 def _of_request(world: World, pod: Wire, published: PublishedDevices, claim: PodClaim, ask: Asked) -> list[Finding]:
     """Return the findings for one request that no node could satisfy."""
+    if ask.alternative.unsupported:
+        return [Finding("Unknown", f"unknown: request {ask.name}: {ask.alternative.unsupported}")]
     device_class = world.classes.get(ask.alternative.class_name)
     of_class = published.of_class(device_class)
     selectors = device_class.selectors if device_class is not None else ()
@@ -168,6 +170,8 @@ def _of_request(world: World, pod: Wire, published: PublishedDevices, claim: Pod
         return [_class_matches_nothing(world, published, ask)]
     matching = published.matching(ask)
     most = max((len(devices) for devices in matching.values()), default=0)
+    if not most and (lacking := _capacity_lacking(ask, of_class)):
+        return [lacking]
     if not most:
         return [_selector_matches_nothing(world, pod, published, claim, ask, of_class)]
     if ask.alternative.mode != "ExactCount":
@@ -182,6 +186,24 @@ def _of_request(world: World, pod: Wire, published: PublishedDevices, claim: Pod
             if together < min(ask.alternative.count, most):
                 found.append(_group_too_small(world, pod, published, claim, ask, constraint, matching, together))
     return found
+
+
+def _capacity_lacking(ask: Asked, devices: Sequence[PoolDevice]) -> Finding | None:
+    """Return the finding for a capacity that no device has, or none in this amount."""
+    for name, amount in ask.alternative.capacity.items():
+        own = name.rpartition("/")[2]
+        texts = {key.rpartition("/")[2]: text for device in devices for key, text in device.capacity.items()}
+        if own not in texts:
+            near = words.nearest(own, texts)
+            hint = f", did you mean {near}?" if near else f"; they have {words.listed(sorted(texts))}"
+            text = f"request {ask.name}: no device has the capacity {name}{hint}"
+            return Finding("CapacityLacking", text)
+        amounts = [text for device in devices for key, text in device.capacity.items() if key.rpartition("/")[2] == own]
+        largest = max(amounts, key=quantity.parse)
+        if quantity.parse(largest) < quantity.parse(amount):
+            text = f"request {ask.name} wants {amount} of {name}, and the largest device has {largest}"
+            return Finding("CapacityLacking", text)
+    return None
 
 
 def _driver_not_seen(world: World, published: PublishedDevices, ask: Asked, driver: str) -> Finding:

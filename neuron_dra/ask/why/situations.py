@@ -81,7 +81,7 @@ WORKLOAD: Final = PodSituation(
 CLASS_MISSING: Final = PodSituation(
     "ClassMissing",
     conditions.class_missing,
-    "request {request} names the DeviceClass {name}, which does not exist",
+    "request {request} {what}",
     conditions.classes,
     conditions.nearest_class,
 )
