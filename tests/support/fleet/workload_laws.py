@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
@@ -33,6 +34,7 @@ STARVATION_S: Final = 600.0  # the controller's --starvation-threshold
 HOLD_BACK_S: Final = 1800.0  # its --starvation-limit
 SLACK_S: Final = 120.0
 OF_ANOTHER_NAMESPACE: Final = "a workload of another namespace"
+OTHERS: Final = re.compile(r"\d+ of other namespaces")
 
 
 def problems(view: View, nodes: Mapping[str, FleetNode], known: Known) -> Iterator[str]:
@@ -283,7 +285,11 @@ def _advised(view: View, workload: Wire) -> Iterator[str]:
     if not found:
         return
     refs = {held.allocation.workload for held in view.held() if held.allocation.phase is not Phase.DRAINING}
-    named = rest.partition(" moved: ")[2].partition(", from ")[0].split(", ")
+    named = re.split(", | and ", rest.partition(" moved: ")[2].partition(", from ")[0])
+    if OTHERS.fullmatch(named[-1]):  # workloads of other namespaces are counted, and not named
+        number = int(named.pop().split(" ")[0])
+        foreign = [ref for ref in refs if not ref.startswith(f"{workload['metadata']['namespace']}/")]
+        named += [f"{number} of other namespaces"] if number > len(foreign) else []
     gone = [ref for ref in named if ref not in refs and not ref.endswith(" more")]
     if gone:
         yield f"workload {workload['metadata']['name']} is told to wait for {', '.join(gone)}, which has no nodes"
