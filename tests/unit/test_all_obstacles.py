@@ -62,3 +62,61 @@ def test_group_as_large_as_the_node_is_one_fault(capsys: pytest.CaptureFixture[s
     items = reported.asks(small.base("a"), 17, group="resource.aws.com/devicegroup16_id")
     answer = ask(capsys, "why", "pod/p", "--snapshot", snapshot(tmp_path, items))
     assert "also:" not in answer.out
+
+
+def ended(*more: Obj) -> list[Obj]:
+    """A pod in deletion whose container has ended, and whose claim the driver has not released."""
+    state = {"name": "main", "state": {"terminated": {"exitCode": 0}}}
+    items = reported.started(phase="Running", containerStatuses=[state])
+    reported.pod(items)["metadata"]["deletionTimestamp"] = reported.SINCE
+    return [*items, *more]
+
+
+def driver_pod() -> Obj:
+    made = small.pod("neuron-dra-x", namespace="neuron-dra-driver")
+    made["metadata"] |= {"labels": {"app": "neuron-dra-driver"}, "ownerReferences": [{"kind": "DaemonSet"}]}
+    made["spec"]["nodeName"] = "a"
+    return made
+
+
+def test_ended_pod_waits_for_a_driver_that_is_gone(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    answer = ask(capsys, "why", "pod/p", "--snapshot", snapshot(tmp_path, ended()))
+    assert answer.first == (
+        "pod default/p is being deleted: its containers have ended, and no pod of the driver is on node a to release "
+        "its claim p-neurons-x: install the driver there again, or delete the node"
+    )
+
+
+def test_ended_pod_waits_for_the_kubelet_while_the_driver_runs(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    answer = ask(capsys, "why", "pod/p", "--snapshot", snapshot(tmp_path, ended(driver_pod())))
+    assert answer.first.endswith("the pod ends when the kubelet of node a has stopped it")
+
+
+def held(by: str) -> list[Obj]:
+    text = f"neuron-device-0 is held by claim default/{by} (UID x) until that claim is unprepared"
+    failed = "NodePrepareResources failed for ResourceClaim p-neurons-x: claim default/p-neurons-x"
+    message = f"Failed to prepare dynamic resources: prepare dynamic resources: {failed}: {text}"
+    return reported.started(reported.event("FailedPrepareDynamicResources", message))
+
+
+def test_device_of_a_claim_that_no_longer_exists_is_explained(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    answer = ask(capsys, "why", "pod/p", "--snapshot", snapshot(tmp_path, held("gone-neurons-x")))
+    assert "neuron-device-0 is held by claim default/gone-neurons-x, which no longer exists" in answer.first
+    assert "docs/node-faults.md" in answer.first
+
+
+def test_message_is_printed_once(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    answer = ask(capsys, "why", "pod/p", "--snapshot", snapshot(tmp_path, held("p-neurons-x")))
+    assert answer.text.count("until that claim is unprepared") == 1
+
+
+def test_scheduler_that_cannot_score_has_a_known_fault(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    said = 'plugin "DynamicResources" failed with: number of allocations 1 is smaller than number of claims 2'
+    items = reported.asks(small.base("a"), 4, said=said)
+    answer = ask(capsys, "why", "pod/p", "--snapshot", snapshot(tmp_path, items))
+    assert "a known fault of the scheduler" in answer.first
+    assert "kubernetes/kubernetes#139016" in answer.first

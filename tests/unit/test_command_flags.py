@@ -103,7 +103,7 @@ def test_malformed_selector_is_one_line(cluster: Path, capsys: pytest.CaptureFix
 
 def test_selector_without_nodes_says_so(cluster: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _, out, _ = run(capsys, "status", "-l", "pool=none", "--snapshot", str(cluster))
-    assert out.splitlines()[0].startswith("no Neuron nodes: no node that is selected")
+    assert out.splitlines()[0].startswith("no Neuron nodes: no selected node")
 
 
 def test_all_namespaces_and_one_exclude_each_other(cluster: Path, capsys: pytest.CaptureFixture[str]) -> None:

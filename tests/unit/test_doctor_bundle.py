@@ -154,5 +154,5 @@ def test_a_bundle_is_a_snapshot(tmp_path: Path, capsys: pytest.CaptureFixture[st
 def test_another_compressed_file_is_no_snapshot(raw: bytes, tmp_path: Path) -> None:
     file = tmp_path / "other.gz"
     file.write_bytes(raw)
-    with pytest.raises(SettingsError, match="it is no bundle of neuron-dra doctor"):
+    with pytest.raises(SettingsError, match="this is not a bundle of neuron-dra doctor"):
         source.from_file(str(file))

@@ -168,7 +168,10 @@ def test_json_has_every_name(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_unknown_name_has_the_nearest_one(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["explain", "NodeGon"]) == 2
-    assert capsys.readouterr().err == "neuron-dra: NodeGon is no name of this driver; did you mean NodeGone?\n"
+    assert (
+        capsys.readouterr().err
+        == "neuron-dra: NodeGon: neither the driver nor the controller uses this name; did you mean NodeGone?\n"
+    )
     assert cli.main(["explain", "xyz"]) == 2
     assert "; topics: attributes, " in capsys.readouterr().err
 

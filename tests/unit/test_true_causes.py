@@ -296,17 +296,17 @@ CAUSES = [
     row("containerd 1.6", runtime("containerd://1.6.36"), "containerd://1.6.36 of node a injects no CDI devices"),
     row("node with cri-dockerd", runtime("docker://29.4.0"), "docker://29.4.0 injects no CDI devices", about="node/a"),
     row("claim never created", never_created,
-        "its claim neurons was never created, and kubelet v1.36.0 of node a waits for it for ever"),
+        "its claim neurons was never created, and kubelet v1.36.0 of node a waits for it forever"),
     row("terminating holder", terminating_holder,
         "default/old holds 16, and is being deleted since 2026-03-01T12:00:00Z"),
     row("zombie claim", zombie(),
-        "the claim default/old-neurons-x holds 16 devices of node a for pod old, which does not exist any more: "
+        "the claim default/old-neurons-x holds 16 devices of node a for pod old, which no longer exists: "
         "kube-controller-manager has not released it"),
     row("zombie claim of a pod that ended", zombie("Succeeded"),
         "the claim default/old-neurons-x holds 16 devices of node a for pod old, which has ended: "
         "kube-controller-manager has not released it"),
     row("zombie claim of a pod that was recreated", recreated_holder,
-        "for pod old, which does not exist any more"),
+        "for pod old, which no longer exists"),
     row("rollout", reported.rollout, "it waits for devices of old, a pod of the same Deployment web",
         "kubectl patch deployment web -n default"),
     row("quota on a size", quota_of_a_size,

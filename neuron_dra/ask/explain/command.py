@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
             hint = f"; did you mean {near}?"
         else:
             hint = f"; topics: {', '.join(meanings.TOPICS)}"
-        raise SettingsError(f"{args.name} is no name of this driver{hint}")
+        raise SettingsError(f"{args.name}: neither the driver nor the controller uses this name{hint}")
     if args.output != "text":
         terminal.write_data("Explanation", [each.to_wire() for each in found], args.output)
     elif not args.name:

@@ -46,9 +46,9 @@ def read(name: str) -> Bundle:
         with tarfile.open(name, "r:gz") as archive:
             objects, report = (_member(archive, part) for part in ("objects.json", "report.json"))
     except (OSError, EOFError, tarfile.TarError, KeyError, ValueError, RecursionError) as err:
-        raise SettingsError(f"--snapshot {name}: it is no bundle of neuron-dra doctor: {err}") from err
+        raise SettingsError(f"--snapshot {name}: this is not a bundle of neuron-dra doctor: {err}") from err
     if not isinstance(objects, dict) or not isinstance(report, dict):
-        raise SettingsError(f"--snapshot {name}: it is no bundle of neuron-dra doctor")
+        raise SettingsError(f"--snapshot {name}: this is not a bundle of neuron-dra doctor")
     not_seen = report.get("notSeen")
     if isinstance(not_seen, dict):
         kinds = {str(kind): str(why) for kind, why in not_seen.items()}

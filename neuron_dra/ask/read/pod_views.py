@@ -138,9 +138,10 @@ class WaitingView(ObjectView, frozen=True):
 
 
 class ContainerState(ObjectView, frozen=True):
-    """The state of a container."""
+    """The state of a container; `terminated` is there if it has ended."""
 
     waiting: WaitingView = WaitingView()
+    terminated: Any = None
 
 
 class ContainerStatus(ObjectView, frozen=True):
@@ -181,6 +182,12 @@ class PodView(ObjectView, frozen=True):
     def has_ended(self) -> bool:
         """True if its containers run no more."""
         return self.status.phase in ENDED
+
+    @property
+    def containers_ended(self) -> bool:
+        """True if each of its containers is known to have ended."""
+        states = self.status.container_statuses
+        return len(states) == len(self.spec.containers) > 0 and all(each.state.terminated for each in states)
 
     @property
     def is_ready(self) -> bool:

@@ -9,6 +9,10 @@ from neuron_dra.ask.render import terminal, words
 from neuron_dra.ask.render.findings import Finding, Report
 
 _LABEL = 11
+_MESSAGES = ("event", "scheduler", "status", "message")
+"""Labels of facts that are the messages of other programs."""
+_REPEATED = 0.7
+"""The share of a message that the first line has if it repeats the message."""
 _ALIKE = 3
 """From this number on, equal reports are one."""
 _NAMED = 12
@@ -68,11 +72,19 @@ def _headed(report: Report) -> str:
     return f"{report.subject} {report.state}"
 
 
+def _is_repeated(cause: str, message: str) -> bool:
+    """Return True if the first line has all of a message, but for the words that Kubernetes puts before it."""
+    said = cause.partition(": ")[2]
+    return message in cause or (said in message and len(said) > _REPEATED * len(message))
+
+
 def details(finding: Finding) -> list[str]:
     """Return facts and changes of a finding."""
     found: list[str] = []
     last = ""
     for name, text in finding.facts:
+        if name in _MESSAGES and _is_repeated(finding.text, text):
+            continue
         label = "" if name == last else name
         last = name
         found += terminal.advice(text, first=f"  {label:<{_LABEL}} ", rest=" " * (_LABEL + 3))

@@ -95,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
     name = next((each for each in groups if args.name in (each, object_name(each))), "")
     if not name:
         known = words.listed([*groups, *(view.name for view in views)], 6)
-        raise SettingsError(f"{args.name} is no Neuron node and no UltraServer; there are {known}")
+        raise SettingsError(f"{args.name}: not a Neuron node, and not an UltraServer; there are {known}")
     missing = faults.missing(faults.members(world, name), servers.get(name))
     if args.output == "html":
         _write_page(args, snapshot, f"#server/{quote(name, safe='')}")

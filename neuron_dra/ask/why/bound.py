@@ -97,7 +97,7 @@ def never_created(world: World, pod: Wire) -> Finding | None:
     text = f"its claim {absent[0].entry} was never created"
     if releases.numbered(releases.WAITS_FOR_EVER).affects(kubelet):
         number = f"kubernetes/kubernetes#{releases.WAITS_FOR_EVER}"
-        text += f", and {who} of node {node} waits for it for ever ({number}): upgrade the kubelet"
+        text += f", and {who} of node {node} waits for it forever ({number}): upgrade the kubelet"
     elif said:
         text += f", and {who} of node {node} waits for it"
     else:

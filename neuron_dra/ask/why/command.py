@@ -34,8 +34,8 @@ Exit code 0: nothing is wrong, 1: a cause was found, or it is unknown; 2: it can
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `neuron-dra why`."""
     parser.description = (
-        "Explain why a pod, claim, node or UltraServer workload is not as it should be: the cause first, then what was "
-        "there. A change is printed only if a simulation of it helps."
+        "Explain why a pod, claim, node or UltraServer workload is not as it should be. The first line names the "
+        "cause; facts and changes follow. A change is printed only if a simulation shows that it helps."
     )
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = EXAMPLES

@@ -31,6 +31,7 @@ Tried = Iterable[ProposedChange | None]
 TIMEOUT: Final = re.compile(r"filter operation aborted|timed out|deadline exceeded", re.IGNORECASE)
 _BEING_ALLOCATED: Final = re.compile("is in the process of being allocated")
 _OF_POOLS: Final = re.compile("resourceSliceCount|invalid resource pools")
+SCORING: Final = re.compile(r"number of allocations \d+ is smaller than number of claims")
 ANYTHING: Final = re.compile("")
 FRAGMENTED: Final = "Fragmented"
 ORDINARY: Final = ("DevicesInUse", FRAGMENTED)

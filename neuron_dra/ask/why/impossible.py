@@ -283,9 +283,9 @@ def _selector_matches_nothing(
                 whole = expression[:place] + better + expression[place + len(part) :]
                 changes.append(_with_expression(world, pod, claim, ask, expression, whole))
         else:
-            facts.add("", "each part matches some device, no device matches all parts")
+            facts.add("", "each part of the selector matches a device, but no device matches all parts")
     if not facts.items:
-        facts.add("", "each selector matches some device, no device matches all selectors")
+        facts.add("", "each selector matches a device, but no device matches all selectors")
     made = tuple(change for change in changes if change is not None)
     return Finding(
         "SelectorMatchesNothing", f"the selector of request {ask.name} matches no device", facts.done(), made[:2]

@@ -101,7 +101,7 @@ def report(world: World, kind: str, name: str, namespace: str) -> Report | None:
     named = words.listed((pod["metadata"]["name"] for pod, _ in ordered[0]), 6)
     notes = [f"pods: {named}"]
     if fine:
-        notes.append(f"{words.count(fine, 'pod')} of it run or have ended")
+        notes.append(f"{words.count(fine, 'other pod')} {'runs or has' if fine == 1 else 'run or have'} ended")
     return Report(subject, state, tuple(findings), (*notes, *ordered[0][0][1].notes))
 
 

@@ -24,7 +24,9 @@ def report(world: World, pod: Wire) -> Report:
         facts = (("status", failure.text),)
         return Report(subject, "has failed", (Finding("KubeletRejectsName", refused, facts) if refused else failure,))
     if meta.deletion_timestamp:
-        return Report(subject, "is being deleted", (bound.never_created(world, pod) or _deleted(seen),))
+        return Report(
+            subject, "is being deleted", (bound.never_created(world, pod) or _unreleased(world, pod) or _deleted(seen),)
+        )
     if node:
         seen_by = _seen_by_containers(world, pod)
         if (without := bound.no_injection(world, pod)) is not None and phase == "Running":
@@ -65,6 +67,20 @@ def _unnamed_claims(world: World, pod: Wire) -> Finding | None:
     for fault in container_sight.faults(pod, world.claims_of(pod), world.snapshot):
         if fault.code == "ClaimNotNamed":
             return Finding(fault.code, fault.text)
+    return None
+
+
+def _unreleased(world: World, pod: Wire) -> Finding | None:
+    """Return the finding for a pod that has ended, and whose claims no driver is there to release."""
+    seen, snapshot = PodView.of(pod), world.snapshot
+    node = seen.spec.node_name
+    if not node or not seen.containers_ended or "Pod" in snapshot.left_out or world.driver_pods.get(node):
+        return None
+    for each in world.claims_of(pod):
+        if each.exists and any(result.driver == names.DRIVER for result in each.seen.results):
+            text = f"its containers have ended, and no pod of the driver is on node {node} to release its claim "
+            text += f"{each.seen.metadata.name}: install the driver there again, or delete the node"
+            return Finding("DriverGone", text)
     return None
 
 

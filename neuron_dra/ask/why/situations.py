@@ -200,6 +200,13 @@ OF_NODES: Final[tuple[PodSituation | Several, ...]] = (
         "(kubernetes/kubernetes#137617)",
         conditions.simulated,
     ),
+    PodSituation(
+        "SchedulerFault",
+        partial(conditions.says, pattern=conditions.SCORING),
+        "a known fault of the scheduler: it cannot score nodes for a pod with a claim that is allocated and one that "
+        "is not (kubernetes/kubernetes#139016)",
+        conditions.simulated,
+    ),
     PodSituation("PoolContradictory", conditions.contradictory, "{disagreement}", conditions.heard),
     PodSituation(
         "Unknown",

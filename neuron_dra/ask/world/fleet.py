@@ -53,7 +53,7 @@ class DeviceView(msgspec.Struct, frozen=True, gc=False):
         return not self.holders and not self.faults
 
 
-NONE: Final = "no node that is selected publishes devices or has a Neuron instance type"
+NONE: Final = "no selected node publishes devices or has a Neuron instance type"
 
 
 class NodeView(msgspec.Struct, frozen=True, gc=False):

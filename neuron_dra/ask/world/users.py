@@ -78,10 +78,10 @@ def _gone(snapshot: Snapshot, namespace: str, consumer: ConsumerView | OwnerView
     """Return how a pod is known to use its claims no longer; empty if it may use them."""
     pod = snapshot.get("Pod", consumer.name, namespace)
     if pod is None:
-        return "does not exist any more"
+        return "no longer exists"
     seen = PodPlace.of(pod)
     if consumer.uid and seen.metadata.uid and seen.metadata.uid != consumer.uid:
-        return "does not exist any more"
+        return "no longer exists"
     if seen.has_ended:
         return "has ended"
     return ""
