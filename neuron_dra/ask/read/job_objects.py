@@ -37,7 +37,7 @@ RESOURCES: Final[Mapping[str, JobResource]] = {
 }
 
 
-class JobView(ObjectView, frozen=True):
+class JobObjectView(ObjectView, frozen=True):
     """An object whose controller creates pods."""
 
     metadata: MetaView = MetaView()

@@ -38,7 +38,7 @@ _VIEWS: Final[Mapping[str, type[views.ObjectView]]] = {
     "ResourceQuota": views.QuotaView,
     "PodDisruptionBudget": views.BudgetView,
 }
-_JOBS: Final = dict.fromkeys(job_objects.RESOURCES, job_objects.JobView)
+_JOBS: Final = dict.fromkeys(job_objects.RESOURCES, job_objects.JobObjectView)
 KINDS: Final = ("ResourceSlice", *_VIEWS, "Event")
 """The kinds of a snapshot, apart from those of workloads, of which only `why` reads one. Other objects are ignored."""
 _READ: Final = frozenset((*KINDS, *_JOBS))

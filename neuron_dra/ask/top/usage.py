@@ -193,7 +193,7 @@ def by_user(node: str, before: Sample | None, after: Sample) -> list[Usage]:
         groups.setdefault(each.who, []).append(place)
     with_cores = {who: places for who, places in groups.items() if _cores(places)}
     found = with_cores or groups  # without counters of cores, only devices
-    evidence = Evidence(after)
+    evidence = CounterEvidence(after)
     return [usage(node, before, after, found[who], evidence) for who in sorted(found, key=_order)]
 
 
@@ -206,13 +206,13 @@ def by_device(node: str, before: Sample | None, after: Sample) -> list[Usage]:
     places: dict[int, list[Place]] = {}
     for place in after.places:
         places.setdefault(place[0], []).append(place)
-    evidence = Evidence(after)
+    evidence = CounterEvidence(after)
     return [usage(node, before, after, places[device], evidence) for device in sorted(places)]
 
 
 def by_core(node: str, before: Sample | None, after: Sample) -> list[Usage]:
     """Return the use of each physical core."""
-    evidence = Evidence(after)
+    evidence = CounterEvidence(after)
     return [usage(node, before, after, [place], evidence) for place in _cores(sorted(after.places))]
 
 
@@ -220,7 +220,7 @@ def _cores(places: Iterable[Place]) -> list[Place]:
     return [place for place in places if place[1] != WHOLE]
 
 
-def usage(node: str, before: Sample | None, after: Sample, places: Sequence[Place], evidence: Evidence) -> Usage:
+def usage(node: str, before: Sample | None, after: Sample, places: Sequence[Place], evidence: CounterEvidence) -> Usage:
     """Return the use of some places. Rates are those of cores that had the same user in both readings."""
     cores = _cores(places)
     devices = tuple(sorted({device for device, _ in places}))
@@ -257,7 +257,7 @@ def usage(node: str, before: Sample | None, after: Sample, places: Sequence[Plac
     )
 
 
-class Evidence:
+class CounterEvidence:
     """Whether zeros of a device's counters show that it is idle, by the kind of counter, from one reading."""
 
     def __init__(self, sample: Sample) -> None:

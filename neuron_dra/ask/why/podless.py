@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from neuron_dra.ask.read.job_objects import JobView
+from neuron_dra.ask.read.job_objects import JobObjectView
 from neuron_dra.ask.read.views import EventView
 from neuron_dra.ask.render.findings import Finding, Report
 from neuron_dra.ask.why import gates
@@ -22,7 +22,7 @@ def report(world: World, subject: str, kind: str, name: str, namespace: str) -> 
     if item is None:
         refused = _refused(world, kind, name, namespace)
         return None if refused is None else Report(subject, "has no pods", (refused,))
-    job = JobView.of(item)
+    job = JobObjectView.of(item)
     for condition in filter(None, map(job.condition, _FAILED)):
         message = condition.message or condition.reason or "no message"
         text = f"condition {condition.type}: {events.quoted(message)}"
@@ -45,7 +45,7 @@ def report(world: World, subject: str, kind: str, name: str, namespace: str) -> 
     return Report(subject, "has no pods", (Finding("Unknown", text),))
 
 
-def _suspended(world: World, job: JobView) -> Finding:
+def _suspended(world: World, job: JobObjectView) -> Finding:
     """Return the finding for a job that is suspended: by Kueue until it admits the job, or by a person."""
     reason = gates.kueue_reason(world, job.metadata.namespace, {job.metadata.uid} - {""})
     if reason is not None:
@@ -56,7 +56,7 @@ def _suspended(world: World, job: JobView) -> Finding:
     return Finding("JobSuspended", text)
 
 
-def _queue(job: JobView) -> str:
+def _queue(job: JobObjectView) -> str:
     return str(job.metadata.labels[gates.QUEUE_LABEL])
 
 
