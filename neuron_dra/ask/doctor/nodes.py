@@ -60,7 +60,9 @@ def lines(world: World, only: str = "") -> Iterator[Line]:
         yield _grouped(code, group)
     bad = {name for group in by_code.values() for name, _ in group}
     if len(bad) < len(chosen):
-        yield ok("nodes", f"{words.count(len(chosen) - len(bad), 'Neuron node')} as they should be")
+        number = len(chosen) - len(bad)
+        verb = "is as it should be" if number == 1 else "are as they should be"
+        yield ok("nodes", f"{words.count(number, 'Neuron node')} {verb}")
 
 
 def _ultraservers(world: World) -> Iterator[Line]:

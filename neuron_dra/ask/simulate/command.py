@@ -216,11 +216,14 @@ def _lines(world: World, outcomes: Sequence[PodOutcome], *, wide: bool) -> list[
         lines.append(f"and {words.count(len(outcomes) - len(shown), 'more pod')}: -o wide")
     for text in () if wide else list(variables)[:MOST_CAUSES]:
         lines += terminal.wrapped(text, rest="  ")
-    causes = [(_cause(each), each.finding) for each in outcomes if not each.runs]
-    number = Counter(text for text, _ in causes)
-    for text, finding in list(dict(causes).items())[:MOST_CAUSES]:
+    failed = {_cause(each): each for each in reversed(outcomes) if not each.runs}
+    number = Counter(_cause(each) for each in outcomes if not each.runs)
+    for text in list(number)[:MOST_CAUSES]:
+        outcome = failed[text]
         lines += ["", *terminal.wrapped(f"{words.count(number[text], 'pod')} cannot run: {text}", rest="  ")]
-        lines += report_text.details(finding) if finding else []
+        lines += report_text.details(outcome.finding) if outcome.finding else []
+        for other in outcome.also:
+            lines += terminal.wrapped(f"also: {other}", rest="  ")
     return [*lines, ""]
 
 

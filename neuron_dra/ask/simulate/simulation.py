@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import msgspec
@@ -18,7 +18,7 @@ from neuron_dra.ask.world import absent, demand, gangs, placing, users
 from neuron_dra.ask.world.demand import PodClaim
 from neuron_dra.ask.world.resources import NodeRoom
 from neuron_dra.ask.world.world import World
-from neuron_dra.core import members, names
+from neuron_dra.core import causes, members, names
 from neuron_dra.core.wire import Wire
 from neuron_dra.simulate import allocator, model, nodes
 from neuron_dra.simulate.failures import Failure
@@ -30,6 +30,7 @@ class PodOutcome:
     """What happens to one pod: its placement, or why it waits.
 
     - `rejected`: why the driver would reject it there; empty if it would not.
+    - `also`: what else of its claims no node could serve.
     - `shared`: the allocations of its claims that others had before it was placed, by the keys of the claims.
     """
 
@@ -38,6 +39,7 @@ class PodOutcome:
     finding: Finding | None = None
     rejected: str = ""
     shared: Mapping[Key, Wire] = field(default_factory=dict)
+    also: tuple[str, ...] = ()
 
     @property
     def runs(self) -> bool:
@@ -70,7 +72,7 @@ class Simulation:
         self._used = set(world.in_use)
         self._room = NodeRoom(world.snapshot, world.placed_pods)
         self._left: dict[bytes, list[Wire]] = {}  # by demand: the nodes that may still fit
-        self._failed: dict[bytes, Finding] = {}
+        self._failed: dict[bytes, PodOutcome] = {}
 
     def run(self, pods: Iterable[Wire]) -> list[PodOutcome]:
         """Return what happens to each pod, in order; the pods of a gang are placed together, at the first of them."""
@@ -131,12 +133,12 @@ class Simulation:
         key = msgspec.json.encode((pod["metadata"].get("namespace"), pod["spec"]))
         alike = self._simple(claims)
         if alike and key in self._failed:
-            return PodOutcome(pod, None, self._failed[key])
+            return replace(self._failed[key], pod=pod)
         placement = self._fast(pod, claims, key) if alike else None
         if placement is None:
             outcome = self._slow(pod)
             if alike and outcome.finding is not None:
-                self._failed[key] = outcome.finding
+                self._failed[key] = outcome
             return outcome
         return self._keep(self._world, pod, placement)
 
@@ -184,7 +186,9 @@ class Simulation:
             if isinstance(placement, Placement):
                 return self._keep(world, pod, placement)
         found = situations.waiting(world.after([pod]), pod)
-        return PodOutcome(pod, None, found[0])
+        first, *others = found
+        also = [each.text for each in others if each.code in causes.REQUESTS] if first.code in causes.REQUESTS else []
+        return PodOutcome(pod, None, first, also=tuple(also))
 
     def _keep(self, world: World, pod: Wire, placement: Placement) -> PodOutcome:
         if refused := absent.rejected_name(world, pod, placement.node):

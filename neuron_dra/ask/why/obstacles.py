@@ -59,6 +59,8 @@ def _finding(world: World, pod: Wire, names: Sequence[str], blocked: Sequence[Bl
         return contention.finding(world, pod, blocked)
     facts = Facts()
     for name in names:
+        if name == NODE and len(blocked) == 1:
+            continue  # the first line has it
         facts.some(_LABELS[name], (_detail(world, pod, name, each) for each in blocked), most=3, of=len(blocked))
     if TAINT in names:
         facts.some("rule", _rules(world, blocked), most=3)
