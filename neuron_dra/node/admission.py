@@ -55,13 +55,13 @@ class NodeAdmission:
         """Read which devices a prepared claim has now. Raises ClaimError, ApiError."""
         return await self._claims.allocation(ref)
 
-    def decide(self, claim: Claim, held: list[PreparedClaim]) -> PreparedClaim:
-        """Return the claim's devices, given the claims `held` by others. Called in a thread. Raises ClaimError."""
+    def decide(self, claim: Claim, other_claims: list[PreparedClaim]) -> PreparedClaim:
+        """Return the claim's devices, given the other prepared claims. Called in a thread. Raises ClaimError."""
         return decision.decide(
             claim,
             node_name=self._settings.node_name,
             node=self._hardware.node,
-            held=held,
+            held=other_claims,
             device_files=self._hardware.device_files,
             reservation=self._gate.reservation,
             unhealthy=self._why_unhealthy,

@@ -33,7 +33,7 @@ class PreparedClaims:
         self.claims: dict[str, PreparedClaim] = {}  # by UID
         self.tag: Tag | None = None
         self.damaged: str | None = None  # why the checkpoint cannot be read
-        self.rebuild_waits = ""  # for what the rebuild of a damaged one waits; empty if it goes on
+        self.rebuild_waits = ""  # what the rebuild of a damaged checkpoint waits for; empty if it does not wait
         self.unflushed: str | None = None  # why the disk may not have what was written
         self.unreadable: str | None = None  # why the state on the disk could neither be read nor written again
         self.changed = Signal(then)
@@ -69,9 +69,9 @@ class PreparedClaims:
         repaired: list[ClaimRef] = []
         if self.damaged is None:
             async with self.order:
-                found = await self._unless_damaged(self.store.repair)
-                if found is not None:
-                    repaired, current = found
+                repair_outcome = await self._unless_damaged(self.store.repair)
+                if repair_outcome is not None:
+                    repaired, current = repair_outcome
                     self._take(current)
         for ref in repaired:
             log.warning("restored a missing or altered CDI file", extra={"claim": str(ref), "uid": ref.uid})
@@ -96,12 +96,12 @@ class PreparedClaims:
     async def forget(self, claims: Sequence[PreparedClaim]) -> list[PreparedClaim]:
         """Remove those of `claims` that have not changed; return them. Raises OSError."""
         async with self.order:
-            found = None if self.damaged is not None else await self._unless_damaged(self.store.forget, claims)
-            if found is None:
+            forget_outcome = None if self.damaged is not None else await self._unless_damaged(self.store.forget, claims)
+            if forget_outcome is None:
                 return []
-            gone, current = found
+            forgotten, current = forget_outcome
             self._take(current)
-            return gone
+            return forgotten
 
     async def keep_tag(self, tag: Tag | None) -> None:
         """Write the workload tag to the checkpoint, unless that is damaged. Raises OSError."""
@@ -125,7 +125,7 @@ class PreparedClaims:
 
     def drop(self, uid: str) -> None:
         """Remove a claim whose removal was committed."""
-        self._put({other: claim for other, claim in self.claims.items() if other != uid})
+        self._put({other_uid: claim for other_uid, claim in self.claims.items() if other_uid != uid})
 
     def flush_failed(self, err: OSError) -> None:
         """Record that the disk may not have what was written; nothing new is prepared until it has."""

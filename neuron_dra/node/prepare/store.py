@@ -107,38 +107,39 @@ class Store:
             return current
 
     def _rebooted(self, former: Checkpoint) -> Checkpoint:
-        """Begin a boot: forget the claims of `former`. Their files go first: they do not say of which boot they are."""
+        """Begin a boot: forget the claims of `former`, the checkpoint of an earlier boot."""
         if former.claims:
             log.info("the node was rebooted: nothing is prepared", extra={"claims": len(former.claims)})
         current = replace(former.without_claims(), boot_id=self._boot_id)
         current = replace(current, extra={**current.extra, INVENTORY: True})
+        # Delete the CDI files first, because they do not record a boot ID.
         self._sweep(current)
         self._write(current)
         return current
 
     def _with_traces(self, current: Checkpoint) -> Checkpoint:
-        """Return the checkpoint with what CDI files show that it does not have.
+        """Return the checkpoint with the claims that only CDI files show.
 
-        One of ours without a claim is of a call that did not end, or of a claim that the disk has lost. Its claim is
-        adopted: it holds its devices until the kubelet prepares it again or unprepares it. A file that is not ours asks
-        for another inventory.
+        A CDI file of this driver without a claim belongs to a call that did not end, or to a claim that the disk has
+        lost. The store adopts its claim, which keeps its devices until the kubelet prepares or unprepares it. The CDI
+        file of another driver causes another inventory.
         """
-        found = {uid: spec for uid, spec in self.specs().items() if uid not in current.claims}
-        lost = {uid: specs.adopted(spec) for uid, spec in found.items() if spec is not None}
-        for claim in lost.values():
+        unknown_specs = {uid: spec for uid, spec in self.specs().items() if uid not in current.claims}
+        adopted_claims = {uid: specs.adopted(spec) for uid, spec in unknown_specs.items() if spec is not None}
+        for claim in adopted_claims.values():
             log.warning(
                 "adopted a claim that has only a CDI file", extra={"claim": str(claim.ref), "uid": claim.ref.uid}
             )
-        current = current.with_claims(lost)
-        if current.extra.get(INVENTORY) is True and None in found.values():
+        current = current.with_claims(adopted_claims)
+        if current.extra.get(INVENTORY) is True and None in unknown_specs.values():
             current = replace(current, extra={name: v for name, v in current.extra.items() if name != INVENTORY})
         return current
 
     def _with_traces_of_others(self, current: Checkpoint, uids: Collection[str] = ()) -> Checkpoint:
         """Return the checkpoint with the claims of our CDI files that it does not have, except the claims `uids`.
 
-        The disk may have lost the writes of the other plugin of an update. Then the slots are whole, and not older than
-        what this process has read.
+        In a rolling update, the disk may have lost the writes of the other plugin. The slots are then whole and not
+        older than what this process has read, so they do not show the loss.
         """
         for name in self._files.names(self._cdi_root):
             uid = cdi.claim_uid_of(name)
@@ -147,7 +148,7 @@ class Store:
         return current
 
     def check_folders(self) -> None:
-        """Check that the container runtime sees what is written. Without the lock. Raises HostFolderReplaced."""
+        """Check, without the lock, that the container runtime sees what is written. Raises HostFolderReplaced."""
         self._host_folders.check()
 
     def known(self, uid: str) -> PreparedClaim | None:
@@ -204,51 +205,52 @@ class Store:
         with self._locked():
             self._host_folders.check_before_write()
             current = self._with_traces_of_others(self._read(), {claim.ref.uid for claim in claims})
-            fresh: dict[str, PreparedClaim] = {}
-            late: set[str] = set()  # a claim that several callers wait for is late for all of them
+            new_claims: dict[str, PreparedClaim] = {}
+            late_uids: set[str] = set()  # if several callers wait for a claim, it is late for all of them
             withdrawals = current.withdrawals
             for claim, mark in marked:
                 if mark is not None and withdrawals.since(mark, claim.ref.uid):
-                    late.add(claim.ref.uid)
-            results: list[PreparedClaim | Exception] = []
+                    late_uids.add(claim.ref.uid)
+            outcomes: list[PreparedClaim | Exception] = []
             for claim in claims:
-                if claim.ref.uid in late and claim.ref.uid not in current.claims:
-                    results.append(refusal(claim.ref))
+                if claim.ref.uid in late_uids and claim.ref.uid not in current.claims:
+                    outcomes.append(refusal(claim.ref))
                 else:
-                    results.append(self._prepared(claim, current, fresh, decide))
-            if fresh:
+                    outcomes.append(self._prepared(claim, current, new_claims, decide))
+            if new_claims:
                 try:
-                    self._write(current.with_claims(fresh))
+                    self._write(current.with_claims(new_claims))
                 except OSError as err:
-                    for uid in fresh:
+                    for uid in new_claims:
                         self._undo_spec(uid)
-                    return [err if claim.ref.uid in fresh else was for claim, was in zip(claims, results, strict=True)]
-                self._replace_others_files(uid for uid in fresh if uid in current.claims)
+                    outcome_by_claim = zip(claims, outcomes, strict=True)
+                    return [err if claim.ref.uid in new_claims else outcome for claim, outcome in outcome_by_claim]
+                self._replace_others_files(uid for uid in new_claims if uid in current.claims)
                 self._host_folders.wrote()
-            return results
+            return outcomes
 
     def _prepared(
-        self, claim: Claim, current: Checkpoint, fresh: dict[str, PreparedClaim], decide: Decide
+        self, claim: Claim, current: Checkpoint, new_claims: dict[str, PreparedClaim], decide: Decide
     ) -> PreparedClaim | Exception:
-        """Return one claim's result, its CDI file written; a new result is added to `fresh`, to be committed."""
+        """Return one claim's result and write its CDI file; add a new result to `new_claims`, which are committed."""
         uid = claim.ref.uid
-        present = current.claims.get(uid)
+        committed = current.claims.get(uid)
         try:
-            if present is not None and not present.adopted:
-                decision.refuse_new_allocation(present, claim)
-                self._write_missing_spec(present)
-                return present
-            prepared = decide(claim, [*current.claims.values(), *fresh.values()])
+            if committed is not None and not committed.adopted:
+                decision.refuse_new_allocation(committed, claim)
+                self._write_missing_spec(committed)
+                return committed
+            prepared = decide(claim, [*current.claims.values(), *new_claims.values()])
         except Exception as err:  # an error of one claim must not affect the others
             return err
         try:
-            if not fresh:
+            if not new_claims:
                 self._write_missing_specs(current)
             self._write_spec(prepared)
         except OSError as err:
             self._undo_spec(uid)
             return err
-        fresh[uid] = prepared
+        new_claims[uid] = prepared
         return prepared
 
     def _replace_others_files(self, uids: Iterable[str]) -> None:
@@ -258,27 +260,28 @@ class Store:
                 self._files.remove(self._cdi_root / cdi.other_file_name(uid))
 
     def unprepare_all(self, uids: Sequence[str]) -> list[PreparedClaim | Exception | None]:
-        """Forget several claims with one commit, and remove their CDI files; return what each held, None for unknown.
+        """Forget several claims with one commit, and remove their CDI files.
 
-        If a file cannot be removed, only its claim gets the error. Raises CheckpointDamaged, OSError.
+        Returns the prepared claim of each UID; None if it was not prepared, and the error if a file cannot be removed.
+        Raises CheckpointDamaged, OSError.
         """
         with self._locked():
             current = self._read()
-            # Also for a claim that is not prepared: another process may be about to prepare it. On a full disk too: it
-            # may be full of what the kubelet removes only after this.
+            # Record claims that are not prepared too, because another process may be about to prepare them. Use the
+            # spare bytes, because a full disk may be full of what the kubelet removes only after this call.
             self._checkpoint.write(current.withdrawing(uids, int(self._clock())), spare_bytes=0)
             return [self._removed(uid, current.claims.get(uid)) for uid in uids]
 
-    def _removed(self, uid: str, known: PreparedClaim | None) -> PreparedClaim | Exception | None:
+    def _removed(self, uid: str, prepared_claim: PreparedClaim | None) -> PreparedClaim | Exception | None:
         try:
             self._files.remove(self._spec_path(uid))
             self._metadata.remove(uid)
             self._notices.remove(uid)
-            if known is None or known.adopted:
+            if prepared_claim is None or prepared_claim.adopted:
                 self._files.remove(self._cdi_root / cdi.other_file_name(uid))
         except OSError as err:
             return err
-        return known
+        return prepared_claim
 
     def forget(self, claims: Iterable[PreparedClaim]) -> tuple[list[PreparedClaim], Checkpoint]:
         """Forget those of `claims` that have not changed, and remove their CDI files.
@@ -287,14 +290,14 @@ class Store:
         """
         with self._locked():
             current = self._read()
-            gone = [claim for claim in claims if current.claims.get(claim.ref.uid) == claim]
-            if gone:
-                current = current.withdrawing((claim.ref.uid for claim in gone), int(self._clock()))
+            forgotten = [claim for claim in claims if current.claims.get(claim.ref.uid) == claim]
+            if forgotten:
+                current = current.withdrawing((claim.ref.uid for claim in forgotten), int(self._clock()))
                 self._write(current)
-                removed = [self._removed(claim.ref.uid, claim) for claim in gone]
-                for each in removed:
-                    value_of(each)
-            return gone, current
+                outcomes = [self._removed(claim.ref.uid, claim) for claim in forgotten]
+                for outcome in outcomes:
+                    value_of(outcome)
+            return forgotten, current
 
     def repair(self) -> tuple[list[ClaimRef], Checkpoint]:
         """Write the CDI files that are missing; return the claims they belong to, and what is prepared.
@@ -318,11 +321,11 @@ class Store:
 
         Raises OSError. A damaged checkpoint has no claims.
         """
-        ours: set[str] = set()
+        own_uids: set[str] = set()
         with self._locked(), contextlib.suppress(CheckpointDamaged):
-            ours = {uid for uid, claim in self._read().claims.items() if not claim.adopted}
-        foreign = [uid for uid, spec in self.specs().items() if spec is None and uid not in ours]
-        return {uid: specs.foreign_device_ids(self._files, self._cdi_root, uid) for uid in foreign}
+            own_uids = {uid for uid, claim in self._read().claims.items() if not claim.adopted}
+        foreign_uids = [uid for uid, spec in self.specs().items() if spec is None and uid not in own_uids]
+        return {uid: specs.foreign_device_ids(self._files, self._cdi_root, uid) for uid in foreign_uids}
 
     def is_foreign(self) -> bool:
         """Return whether there is a checkpoint of another driver. Raises OSError."""
@@ -403,20 +406,20 @@ class Store:
 
     def _read(self) -> Checkpoint:
         """Return the checkpoint of this boot; repair it first if a slot is lost. Raises CheckpointDamaged, OSError."""
-        memory = self._checkpoint.seen
+        remembered = self._checkpoint.seen
         try:
             current = self._checkpoint.read()
         except CheckpointLost as err:
-            if memory is None or memory.boot_id != self._boot_id:
+            if remembered is None or remembered.boot_id != self._boot_id:
                 raise
             log.error("writing the checkpoint again from memory", extra={"reason": str(err)})
-            self._checkpoint.write_anew(self._corrected(memory, remembers=True))
+            self._checkpoint.write_anew(self._corrected(remembered, remembers=True))
             return self._checkpoint.read()
         before = current
         if self._checkpoint.is_partial:
             current = self._corrected(current, remembers=True)
-        if memory is not None:
-            current = current.with_claims(lost_writes.missed(memory, before))
+        if remembered is not None:
+            current = current.with_claims(lost_writes.missed(remembered, before))
         if current != before:
             self._write(current)
         return current
@@ -440,9 +443,9 @@ class Store:
 
     def _write_missing_spec(self, claim: PreparedClaim) -> bool:
         spec = self._files.read(self._spec_path(claim.ref.uid)) or b""
-        if missing := not (claim.adopted or (cdi.is_of(claim, spec) and self._are_complete(claim))):
+        if is_missing := not (claim.adopted or (cdi.is_of(claim, spec) and self._are_complete(claim))):
             self._write_spec(claim)
-        return missing
+        return is_missing
 
     def _write_missing_specs(self, current: Checkpoint) -> None:
         """Write the CDI files that were removed while their claims are prepared.
@@ -455,7 +458,6 @@ class Store:
                 self._write_spec(claim)
 
     def _are_complete(self, claim: PreparedClaim) -> bool:
-        """Return whether all is there that a claim's CDI file mounts."""
         return self._metadata.are_complete(claim) and self._notices.is_complete(claim)
 
     def _undo_spec(self, uid: str) -> None:
@@ -469,8 +471,8 @@ class Store:
     def _is_free(self, uid: str, current: Checkpoint) -> bool:
         """Return whether a claim was unprepared since `open`, and no driver has prepared it since then."""
         paths = (self._spec_path(uid), self._cdi_root / cdi.other_file_name(uid))
-        withdrawn = self._opened is not None and current.withdrawals.certainly_since(self._opened, uid)
-        return withdrawn and all(self._files.read(path) is None for path in paths)
+        is_withdrawn = self._opened is not None and current.withdrawals.certainly_since(self._opened, uid)
+        return is_withdrawn and all(self._files.read(path) is None for path in paths)
 
     def _sweep(self, current: Checkpoint) -> None:
         """Remove CDI and metadata files without a held claim, and temporary files of processes that died.
@@ -479,8 +481,8 @@ class Store:
         then as long as the claim is held: a container that restarts needs them.
         """
         for name in self._files.names(self._cdi_root):
-            leftover = name.startswith(f".{cdi.FILE_PREFIX}") and name.endswith(TEMPORARY_SUFFIX)
-            if leftover or self._is_orphan(name, current):
+            is_leftover = name.startswith(f".{cdi.FILE_PREFIX}") and name.endswith(TEMPORARY_SUFFIX)
+            if is_leftover or self._is_orphan(name, current):
                 specs.remove_leftover(self._files, self._cdi_root / name)
         self._metadata.sweep(current.claims)
         self._notices.sweep(current.claims)
@@ -488,11 +490,11 @@ class Store:
 
     def _is_orphan(self, name: str, current: Checkpoint) -> bool:
         """Return whether a CDI file has no held claim, or is another driver's file of a claim that we prepared."""
-        ours, theirs = cdi.claim_uid_of(name), cdi.other_claim_uid_of(name)
-        uid = ours or theirs
+        own_uid, other_uid = cdi.claim_uid_of(name), cdi.other_claim_uid_of(name)
+        uid = own_uid or other_uid
         if uid is None:
             return False
         if uid in current.claims:
-            return theirs is not None and not current.claims[uid].adopted
-        whole = current.extra.get(INVENTORY) is True
-        return whole or (ours is not None and self._spec_of(uid) is not None)
+            return other_uid is not None and not current.claims[uid].adopted
+        has_inventory = current.extra.get(INVENTORY) is True
+        return has_inventory or (own_uid is not None and self._spec_of(uid) is not None)

@@ -50,8 +50,8 @@ class ClaimAdmission(Protocol):
     async def allocation(self, ref: ClaimRef) -> Claim:
         """Read which devices a prepared claim has now. Raises ClaimError, ApiError."""
 
-    def decide(self, claim: Claim, held: list[PreparedClaim]) -> PreparedClaim:
-        """Return the claim's devices, given the claims `held` by others. Called in a thread. Raises ClaimError."""
+    def decide(self, claim: Claim, other_claims: list[PreparedClaim]) -> PreparedClaim:
+        """Return the claim's devices, given the other prepared claims. Called in a thread. Raises ClaimError."""
 
 
 class Transactions:
@@ -84,9 +84,9 @@ class Transactions:
 
     async def prepare(self, ref: ClaimRef) -> PreparedClaim:
         """Prepare one claim, or join the task that does. Raises ClaimError, OSError, ApiError."""
-        done = await self._join("prepare", ref, lambda: self._prepare(ref))
-        assert done is not None  # noqa: S101 - _prepare returns a claim or raises
-        return done
+        prepared_claim = await self._join("prepare", ref, lambda: self._prepare(ref))
+        assert prepared_claim is not None  # noqa: S101 - _prepare returns a claim or raises
+        return prepared_claim
 
     async def unprepare(self, ref: ClaimRef) -> None:
         """Unprepare one claim, if it is prepared. Does not call the API server. Raises ClaimError, OSError."""
@@ -103,11 +103,11 @@ class Transactions:
         A write that has begun in its thread goes on until the process ends.
         """
         if self._running:
-            _, late = await asyncio.wait(list(self._running.values()), timeout=timeout_s)
-            for task in late:
+            _, late_tasks = await asyncio.wait(list(self._running.values()), timeout=timeout_s)
+            for task in late_tasks:
                 log.warning("transaction abandoned at shutdown", extra={"transaction": task.get_name()})
                 task.cancel()
-            await asyncio.gather(*late, return_exceptions=True)
+            await asyncio.gather(*late_tasks, return_exceptions=True)
 
     async def _join(
         self, verb: str, ref: ClaimRef, work: Callable[[], Awaitable[PreparedClaim | None]]
@@ -118,24 +118,24 @@ class Transactions:
             task = asyncio.ensure_future(work())
             task.set_name(f"{verb} {ref}")
             self._running[key] = task
-            task.add_done_callback(lambda done: self._forget(key, done))
+            task.add_done_callback(lambda done_task: self._forget(key, done_task))
         return await asyncio.shield(task)
 
-    def _forget(self, key: tuple[str, str], done: asyncio.Task[PreparedClaim | None]) -> None:
+    def _forget(self, key: tuple[str, str], done_task: asyncio.Task[PreparedClaim | None]) -> None:
         self._running.pop(key, None)
         if key[0] == "prepare":
             self._withdrawn.discard(key[1])
-        if not done.cancelled():
-            done.exception()  # retrieved, or asyncio logs it if all callers are gone
+        if not done_task.cancelled():
+            done_task.exception()  # retrieved, or asyncio logs it if all callers are gone
 
     async def _prepare(self, ref: ClaimRef) -> PreparedClaim:
         mark = self.prepared.store.mark()
         self._reject_while_damaged(ref)
         try:
             until = asyncio.get_running_loop().time() + self._timing.fetch_patience_s
-            known = await self._known(ref, until)
-            if known is not None:
-                return known
+            earlier_claim = await self._earlier_claim(ref, until)
+            if earlier_claim is not None:
+                return earlier_claim
             self._reject_while_unflushed(ref)
             prepared = await self._commit_when_free(ref, mark, until)
         except CheckpointDamaged as err:
@@ -145,20 +145,22 @@ class Transactions:
         self.prepared.hold(prepared)
         return prepared
 
-    async def _known(self, ref: ClaimRef, until: float) -> PreparedClaim | None:
+    async def _earlier_claim(self, ref: ClaimRef, until: float) -> PreparedClaim | None:
         """Return the earlier result of a claim, if it has one that is still right. Raises ClaimError, ApiError.
 
-        The kubelet forgets that a claim is prepared when it restarts. A pod that was deleted by force meanwhile may
-        have left the claim to another, allocated anew. A claim that Kubernetes made for a pod ends with it instead.
+        A kubelet that restarts forgets that a claim is prepared. If the pod was deleted by force meanwhile, another pod
+        may use the same claim with a new allocation, so the claim is read again. A claim that Kubernetes made for a pod
+        needs no second read, because it ends with its pod.
         """
-        known = await self.prepared.known(ref.uid)
-        if known is None or known.of_its_pod:
-            return known
+        earlier_claim = await self.prepared.known(ref.uid)
+        if earlier_claim is None or earlier_claim.of_its_pod:
+            return earlier_claim
         claim = await self._fetched(self._admission.allocation, ref, self._wait(ref), until)
-        known = await self.prepared.known(ref.uid)  # again: it may have been unprepared during the request
-        if known is not None:
-            decision.refuse_new_allocation(known, claim)
-        return known
+        # Read again, because the claim may have been unprepared during the request.
+        earlier_claim = await self.prepared.known(ref.uid)
+        if earlier_claim is not None:
+            decision.refuse_new_allocation(earlier_claim, claim)
+        return earlier_claim
 
     def _wait(self, ref: ClaimRef) -> DeviceWait:
         return DeviceWait(
@@ -183,14 +185,14 @@ class Transactions:
             self._reject_while_unflushed(ref)
             if ref.uid in self._withdrawn:
                 raise refusal(ref)
-            seen = self.prepared.changed.count
+            changes_seen = self.prepared.changed.count
             try:
                 prepared = await self._commit((claim, mark))
             except DeviceInUse as err:
                 if not is_logged:
                     log.info("waiting for a device", extra={"claim": str(ref), "uid": ref.uid, "reason": str(err)})
                     is_logged = True
-                if not await wait.released(err.holder, seen):
+                if not await wait.released(err.holder, changes_seen):
                     raise
             else:
                 assert prepared is not None  # noqa: S101 - the store gives a claim or an error
@@ -204,7 +206,7 @@ class Transactions:
         Raises ClaimError, ApiError.
         """
         waits = backoff.delays(*self._timing.fetch_retry_s, random.random)
-        forbidden = 0
+        forbidden_count = 0
         while True:
             try:
                 return await read(ref)
@@ -213,8 +215,8 @@ class Transactions:
                     raise
                 log.info("waiting for the kernel driver", extra={"claim": str(ref), "uid": ref.uid, "reason": str(err)})
             except (TooManyRequests, Unavailable, Forbidden) as err:
-                forbidden += isinstance(err, Forbidden)
-                if forbidden >= FORBIDDEN_TRIES:
+                forbidden_count += isinstance(err, Forbidden)
+                if forbidden_count >= FORBIDDEN_TRIES:
                     raise
                 if not await wait.pause(self._pause(err, next(waits)), until):
                     raise
@@ -254,8 +256,8 @@ class Transactions:
         """Return the seconds to wait before a retry; Retry-After counts up to a limit."""
         if err.retry_after_s is None:
             return usual_s
-        wanted_s = min(err.retry_after_s, self._timing.longest_retry_after_s)
-        return max(usual_s, backoff.not_before(wanted_s, random.random))
+        asked_s = min(err.retry_after_s, self._timing.longest_retry_after_s)
+        return max(usual_s, backoff.not_before(asked_s, random.random))
 
 
 _REBUILDING = "the node's checkpoint was damaged and is being rebuilt; the kubelet tries again"
