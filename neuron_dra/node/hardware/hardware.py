@@ -30,10 +30,11 @@ SIMULATED: Final = ".fake-node"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Away:
-    """The kernel driver is not loaded completely: what it does since when, by the loop's clock.
+    """A kernel driver that is not loaded completely. Times are of the loop's clock.
 
-    `progress` says it in words; `finding` is None while it is no news to anybody. `partial_since` is since when it has
-    only loaded and left, as one does that fails and is loaded again and again.
+    `since` is when `state` began. `partial_since` is when the driver began to load or leave without being loaded in
+    between, as a driver does that fails and is loaded again and again. `progress` describes the state; `finding` is
+    None while there is nothing to report.
     """
 
     state: DriverState
@@ -107,7 +108,7 @@ class Hardware:
                     await self.changed.after(self.changed.count)
 
     def _notice_driver(self) -> None:
-        """Read at once if the kernel driver is not as it was: or claims would get devices of a driver that is gone."""
+        """Read now if the kernel driver loads or leaves, so that no claim gets devices of a driver that is gone."""
         if self._raw is None or self._away is not None:
             return
         try:
@@ -142,14 +143,16 @@ class Hardware:
         Each file has a deadline of its own. A reading that is slow, but answers, is not overdue until it has taken so
         long that its first files may have changed.
         """
-        found = False
+        has_left_out = False
         too_old = asyncio.get_running_loop().call_later(self._timing.slow_s, self._overdue)
         try:
             raw = await self._reader.search(self._timing.deadline_s, self._hanging)
         except Overdue as err:
             if err.path:
                 log.error("a read hangs", extra={"path": err.path})
-                if found := (unit := helper.unit_of(err.path)) != helper.CLASS:
+                unit = helper.unit_of(err.path)
+                has_left_out = unit != helper.CLASS
+                if has_left_out:
                     self._hanging[unit] = err.path
             self._overdue(err.path or helper.CLASS)
         except OSError as err:
@@ -161,7 +164,7 @@ class Hardware:
             too_old.cancel()
         if self._hanging and (self._probing is None or self._probing.done()):
             self._probing = asyncio.create_task(self._probe(), name="probe hanging files")
-        return found
+        return has_left_out
 
     async def _probe(self) -> None:
         """Try to read what hangs; include it again if that succeeds."""
@@ -184,13 +187,13 @@ class Hardware:
             self._unread = ""
             self._take(self.facts, dataclasses.replace(self.node, findings=(topology.ELSEWHERE,)), {})
             return
-        read = sysfs.facts(raw, before=self._raw, hanging=left_out, is_hosts_dev=self._dev.is_hosts)
+        facts = sysfs.facts(raw, before=self._raw, hanging=left_out, is_hosts_dev=self._dev.is_hosts)
         if self._raw is not None:  # what was left out keeps its last reading, however often it is left out
             raw = sysfs.with_earlier(raw, self._raw, left_out)
         self._raw = raw
         self.device_files = self._look_for_device_files(sysfs.plain_device_files(raw))
         self.read_at, self._unread = time.time(), ""
-        self.learn(read)
+        self.learn(facts)
 
     def _look_for_driver(self, raw: helper.Raw) -> _Away | None:
         """Return what the kernel driver does while it is not loaded; None if it is, so that the reading counts."""
@@ -212,19 +215,19 @@ class Hardware:
         return _Away(state, since, partial_since, kernel_driver.LEAVING, topology.leaving() if is_stuck else None)
 
     def _without_driver(self, away: _Away) -> None:
-        """Report that the kernel driver is not loaded. What it shows now are no devices, which is not none.
+        """Report that the kernel driver is not loaded, and keep the devices that it showed before.
 
-        An unload that has only just begun is no news: its next reading is a second away.
+        An unload that has only just begun is not reported, because the next reading is a second away.
         """
         if away.state is DriverState.CHANGING and away.finding is None:
             return
         self._unread = away.progress
         node = self._built(self.facts) if self.known.is_set() else self.node
         findings = () if away.finding is None else (away.finding,)
-        told = self.changed.count
+        count_before = self.changed.count
         self._take(self.facts, dataclasses.replace(node, findings=findings), health.unread(self._watch, away.progress))
-        if not self.known.is_set() and self.changed.count == told:
-            self.changed.notify()  # a claim may wait for the first reading: that the driver loads is its result
+        if not self.known.is_set() and self.changed.count == count_before:
+            self.changed.notify()  # a claim may wait for the first reading, and must be told that the driver loads
 
     def _built(self, facts: NodeFacts) -> Node:
         """Return the node that `facts` describe; unless the kernel driver is loaded, that is its only finding."""
@@ -244,10 +247,10 @@ class Hardware:
 
     def learn(self, facts: NodeFacts) -> None:
         """Replace the facts, and rebuild node and health from them."""
-        first = not self.known.is_set()
+        is_first = not self.known.is_set()
         node = self._built(facts)
         self.known.set()
-        self._take(facts, node, self._watched(self._watch, facts, node, first=first), first=first)
+        self._take(facts, node, self._watched(self._watch, facts, node, is_first=is_first), is_first=is_first)
 
     def _overdue(self, path: str = helper.CLASS) -> None:
         """Mark all devices as unread, and keep everything else."""
@@ -260,19 +263,19 @@ class Hardware:
         else:
             self._take(facts, dataclasses.replace(self.node, findings=tuple(topology.hangs(facts.hanging))), {})
 
-    def _take(self, facts: NodeFacts, node: Node, watch: health.Watch, *, first: bool = False) -> None:
-        changed = first or node != self.node or facts != self.facts or watch != self._watch
-        new = set(node.findings) - set(self.node.findings)
+    def _take(self, facts: NodeFacts, node: Node, watch: health.Watch, *, is_first: bool = False) -> None:
+        is_changed = is_first or node != self.node or facts != self.facts or watch != self._watch
+        new_findings = set(node.findings) - set(self.node.findings)
         self.facts, self.node, self._watch, self._judged = facts, node, watch, {}
-        for finding in sorted(new):
+        for finding in sorted(new_findings):
             log.warning("hardware finding", extra={"kind": finding.kind, "text": finding.message})
-        if changed:
+        if is_changed:
             self.changed.notify()
 
-    def _watched(self, before: health.Watch, facts: NodeFacts, node: Node, *, first: bool = False) -> health.Watch:
+    def _watched(self, before: health.Watch, facts: NodeFacts, node: Node, *, is_first: bool = False) -> health.Watch:
         if self._unread:
             return health.unread(before, self._unread)
-        now = 0.0 if first else asyncio.get_running_loop().time()
+        now = 0.0 if is_first else asyncio.get_running_loop().time()
         expected = range(node.spec.device_count) if node.spec else ()
         return health.observe(before, facts.devices, expected, now, self._hold_s)
 
@@ -281,37 +284,35 @@ class Hardware:
 
         A missing file is not restored where the host's /dev is no longer visible: no reading would ever end it.
         """
-        visible = []
-        for reason in reasons:
-            if self._dev.is_hosts or reason != signals.DEVICE_FILE_MISSING:
-                visible.append(reason)
+        visible = [reason for reason in reasons if self._dev.is_hosts or reason != signals.DEVICE_FILE_MISSING]
         watch = health.recall(self._watch, self.device_ids(device_name), visible)
         self._watch, self._judged = self._watched(watch, self.facts, self.node), {}
 
     def health_of(self, device_name: str) -> health.DeviceHealth:
         """Return the health of a published device. Safe in threads: results are cached per reading."""
-        judged = self._judged
-        found = judged.get(device_name)
-        if found is None:
-            found = judged[device_name] = health.judged(device_name, self.device_ids(device_name), self._watch)
-        return found
+        health_by_name = self._judged  # before `_watch` is read: `_take` replaces it after `_watch`
+        device_health = health_by_name.get(device_name)
+        if device_health is None:
+            device_health = health.judged(device_name, self.device_ids(device_name), self._watch)
+            health_by_name[device_name] = device_health
+        return device_health
 
     def faults_of(self, device_name: str) -> list[tuple[int, str]]:
         """Return the faults behind a published device, as (Neuron device id, reason), sorted."""
-        watched = ((i, self._watch.get(i)) for i in self.device_ids(device_name))
-        found = set()
-        for i, member in watched:
-            if member is not None:
-                for fault in member.faults:
-                    found.add((i, fault.problem.reason))
-        return sorted(found)
+        watched_devices = ((device_id, self._watch.get(device_id)) for device_id in self.device_ids(device_name))
+        faults = set()
+        for device_id, watched_device in watched_devices:
+            if watched_device is not None:
+                for fault in watched_device.faults:
+                    faults.add((device_id, fault.problem.reason))
+        return sorted(faults)
 
     def device_names(self, ultraserver_devices: str) -> list[str]:
         """Return the names that this node would publish if all devices were present and healthy."""
         if self.node.spec is not None and self.node.spec.whole_node and ultraserver_devices == "node":
             return [names.NODE_DEVICE]
-        both = self.node.spec is not None and self.node.spec.whole_node and ultraserver_devices == "both"
-        return [*([names.NODE_DEVICE] if both else []), *(f"{names.DEVICE_PREFIX}{i}" for i in sorted(self._watch))]
+        has_both = self.node.spec is not None and self.node.spec.whole_node and ultraserver_devices == "both"
+        return [*([names.NODE_DEVICE] if has_both else []), *(f"{names.DEVICE_PREFIX}{i}" for i in sorted(self._watch))]
 
     def device_ids(self, device_name: str) -> tuple[int, ...]:
         """Return the ids of the Neuron devices behind a published name, present or not."""
@@ -334,7 +335,7 @@ class Hardware:
         return None
 
     def maybe_held(self, device_name: str) -> tuple[int, ...]:
-        """Return the Neuron devices behind a name that may be another driver's; all of them if it is not known."""
+        """Return the Neuron devices behind a name that may be another driver's; all of the node if it is unknown."""
         return self.device_ids(device_name) or self.device_ids(names.NODE_DEVICE)
 
     @property

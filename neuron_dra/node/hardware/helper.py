@@ -53,8 +53,8 @@ class Source:
 
     def entries(self, folder: str) -> list[tuple[str, bool]]:
         """Return the names in a folder, but for links, and whether each is a folder."""
-        with os.scandir(folder) as found:
-            return [(each.name, each.is_dir(follow_symlinks=False)) for each in found if not each.is_symlink()]
+        with os.scandir(folder) as entries:
+            return [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries if not entry.is_symlink()]
 
     def contents(self, path: str) -> bytes:
         """Return a file's contents, at most MAX_BYTES."""
@@ -76,18 +76,18 @@ def read(
     root: str,
     layout: Sequence[Groups],
     dev: str,
-    wanted: Callable[[str], bool] = lambda unit: True,
+    may_read: Callable[[str], bool] = lambda unit: True,
     note: Callable[[str], None] = lambda path: None,
 ) -> Raw:
     """Return what all files below `root` contain; `layout` has the files of the node, of the class and of a device.
 
     `dev` is the folder with the device files.
 
-    Units that are not `wanted` are left out; a unit is a device such as `neuron3`, or the path of a file. `note` is
-    called with each path before it is read.
+    A unit for which `may_read` returns False is left out; a unit is a device such as `neuron3`, or the path of a file.
+    `note` is called with each path before it is read.
     """
     node, of_class, of_device = layout
-    reading = _Reading(source, root, dev, wanted, note)
+    reading = _Reading(source, root, dev, may_read, note)
     before = reading.text("", (INITSTATE,))
     texts = [reading.text("", candidates) for candidates in node]
     base, ids = reading.devices()
@@ -99,22 +99,22 @@ def read(
         devices = dict.fromkeys(ids)
     else:
         devices = {number: reading.device(base, number, of_device) for number in ids}
-    return texts, ids, classes, devices, reading.found, (before, reading.text("", (INITSTATE,)))
+    return texts, ids, classes, devices, reading.named_paths, (before, reading.text("", (INITSTATE,)))
 
 
 class _Reading:
-    """One reading. `found` are the paths of the files that were found by their name."""
+    """One reading. `named_paths` are the paths of the files that were found by their name."""
 
     def __init__(
-        self, source: Source, root: str, dev: str, wanted: Callable[[str], bool], note: Callable[[str], None]
+        self, source: Source, root: str, dev: str, may_read: Callable[[str], bool], note: Callable[[str], None]
     ) -> None:
         self._source = source
         self._root = root
         self._dev = dev
-        self._wanted = wanted
+        self._may_read = may_read
         self._note = note
         self._places: dict[str, dict[str, list[str]]] = {}
-        self.found: list[str] = []
+        self.named_paths: list[str] = []
 
     def devices(self) -> tuple[str, list[int] | None]:
         """Return the folder of the devices and their ids; None if neither folder is there."""
@@ -136,7 +136,7 @@ class _Reading:
 
     def device(self, base: str, number: int, files: Groups) -> tuple[int, Texts] | None:
         """Return the kind of a device's file in /dev, and its own files; None if it is left out."""
-        if not self._wanted(f"neuron{number}"):
+        if not self._may_read(f"neuron{number}"):
             return None
         self._note(f"dev/neuron{number}")
         kind = self._source.kind(f"{self._dev}/neuron{number}")
@@ -147,7 +147,7 @@ class _Reading:
         for candidate in candidates:
             by_name = candidate.startswith(BY_NAME)
             path = self._only_place(folder, candidate[1:]) if by_name else f"{folder}{candidate}"
-            if not path or (_id(unit_of(path)) is None and not self._wanted(path)):
+            if not path or (_id(unit_of(path)) is None and not self._may_read(path)):
                 continue
             self._note(path)
             try:
@@ -155,7 +155,7 @@ class _Reading:
             except (OSError, ValueError):
                 continue
             if by_name:
-                self.found.append(path)
+                self.named_paths.append(path)
             return contents
         return None
 
@@ -173,19 +173,19 @@ class _Reading:
         Links are not followed. Cores repeat their files, and `power` is the kernel's own.
         """
         places: dict[str, list[str]] = {}
-        entries = 0
+        entry_count = 0
         waiting = [(folder, 0) for folder in folders]
         while waiting:
             folder, depth = waiting.pop()
             self._note(folder)
             try:
-                found = self._source.entries(f"{self._root}/{folder}")
+                folder_entries = self._source.entries(f"{self._root}/{folder}")
             except OSError:
                 continue
-            entries += len(found)
-            if entries > ENTRIES_AT_MOST:
+            entry_count += len(folder_entries)
+            if entry_count > ENTRIES_AT_MOST:
                 return {}
-            for name, is_folder in found:
+            for name, is_folder in folder_entries:
                 if name.startswith((".", "neuron_core")) or name == "power" or _id(name) is not None:
                     continue
                 path = f"{folder}/{name}"
@@ -202,18 +202,18 @@ def _ids(names: Collection[str]) -> list[int]:
 
 
 def _contents(source: Source, path: str) -> bytes:
-    folder, several, name = path.partition("/*/")
-    if not several:
+    folder, has_functions, name = path.partition("/*/")
+    if not has_functions:
         return source.contents(path)
-    functions = sorted(each for each in source.names(folder) if ":" in each)
+    functions = sorted(name_in_folder for name_in_folder in source.names(folder) if ":" in name_in_folder)
     return b"\n".join(source.contents(f"{folder}/{function}/{name}") for function in functions)
 
 
 def _id(name: str) -> int | None:
     """Return a device's id from its name in the class; the driver writes no leading zeros."""
     digits = name[6:]
-    ok = name.startswith("neuron") and digits.isascii() and digits.isdigit() and len(digits) <= 4
-    return int(digits) if ok and str(int(digits)) == digits else None
+    is_device_name = name.startswith("neuron") and digits.isascii() and digits.isdigit() and len(digits) <= 4
+    return int(digits) if is_device_name and str(int(digits)) == digits else None
 
 
 def unit_of(path: str) -> str:
@@ -242,11 +242,11 @@ def main(arguments: Sequence[str]) -> None:
     for line in sys.stdin.buffer:
         mode, only, *left_out = line.decode().split()
 
-        def wanted(unit: str, only: str = only, left_out: Collection[str] = left_out) -> bool:
+        def may_read(unit: str, only: str = only, left_out: Collection[str] = left_out) -> bool:
             return unit not in left_out if only == "-" else unit == only
 
         note = (lambda path: _send(b"> " + path.encode() + b"\n")) if mode == "careful" else lambda path: None
-        answer = marshal.dumps(read(Source(), root, layout, dev, wanted, note))
+        answer = marshal.dumps(read(Source(), root, layout, dev, may_read, note))
         _send(b"= %d\n" % len(answer) + answer)
 
 

@@ -16,7 +16,7 @@ from neuron_dra.core.facts import NumaFacts
 DRIVER: Final = "sys/bus/pci/drivers/neuron-driver/*/numa_node"
 """The functions that are bound to the kernel driver."""
 
-EFA_FUNCTIONS: Final = tuple(sorted({function for each in catalogue.all_types() for function in each.efa or ()}))
+EFA_FUNCTIONS: Final = tuple(sorted({function for spec in catalogue.all_types() for function in spec.efa or ()}))
 """The EFA functions of all instance types that have a map."""
 
 FILES: Final = ((DRIVER,), *((f"sys/bus/pci/devices/{function}/numa_node",) for function in EFA_FUNCTIONS))
@@ -25,12 +25,10 @@ FILES: Final = ((DRIVER,), *((f"sys/bus/pci/devices/{function}/numa_node",) for 
 def numa(texts: Sequence[bytes | None]) -> NumaFacts:
     """Return what the files of FILES contain."""
     of_driver, *of_efa = texts
-    by_function = {}
-    for function, text in zip(EFA_FUNCTIONS, of_efa, strict=True):
-        by_function[function] = _node(text)
-    known = tuple((function, node) for function, node in by_function.items() if node is not None)
+    node_by_function = {function: _node(text) for function, text in zip(EFA_FUNCTIONS, of_efa, strict=True)}
+    functions_with_node = tuple((function, node) for function, node in node_by_function.items() if node is not None)
     nodes = {_node(line) for line in (of_driver or b"").split()}
-    return NumaFacts(known, nodes.pop() if len(nodes) == 1 else None)
+    return NumaFacts(functions_with_node, nodes.pop() if len(nodes) == 1 else None)
 
 
 def _node(text: bytes | None) -> int | None:

@@ -46,7 +46,7 @@ class Reader:
         self._layout = layout
         self._dev = dev or str(root / "dev")
         self._helper: _Helper | None = None
-        self._left: list[subprocess.Popen[bytes]] = []
+        self._left: list[subprocess.Popen[bytes]] = []  # killed, but not known to have exited
 
     async def read(self, deadline_s: float, leave_out: Collection[str] = ()) -> Raw:
         """Return the contents of all files except the units in `leave_out`. Raises Overdue, OSError."""
@@ -58,11 +58,11 @@ class Reader:
 
     async def probe(self, unit: str, deadline_s: float) -> None:
         """Try to read one unit, in a separate helper process. Raises Overdue, OSError."""
-        made = await self._start()
+        probe_helper = await self._start()
         try:
-            await made.answer(helper.request(careful=False, only=unit), deadline_s)
+            await probe_helper.answer(helper.request(careful=False, only=unit), deadline_s)
         finally:
-            await self._end(made)
+            await self._end(probe_helper)
 
     async def _ask(self, request: bytes, deadline_s: float) -> Raw:
         if self._helper is None:
@@ -81,21 +81,21 @@ class Reader:
 
     async def close(self) -> None:
         """Kill the helper; do not wait for long if the kernel holds it."""
-        made, self._helper = self._helper, None
-        if made is not None:
-            await self._end(made)
+        former_helper, self._helper = self._helper, None
+        if former_helper is not None:
+            await self._end(former_helper)
 
-    async def _end(self, made: _Helper) -> None:
-        self._left.append(made.process)
-        made.kill()
-        await self._gone(made.process)
+    async def _end(self, ended_helper: _Helper) -> None:
+        self._left.append(ended_helper.process)
+        ended_helper.kill()
+        await self._gone(ended_helper.process)
 
     async def _gone(self, process: subprocess.Popen[bytes]) -> None:
         """Wait up to KILL_S seconds for a killed process to exit."""
-        until = asyncio.get_running_loop().time() + KILL_S
-        while process.poll() is None and asyncio.get_running_loop().time() < until:  # noqa: ASYNC110
+        deadline = asyncio.get_running_loop().time() + KILL_S
+        while process.poll() is None and asyncio.get_running_loop().time() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(KILL_POLL_S)
-        self._left = [each for each in self._left if each.poll() is None]
+        self._left = [left_process for left_process in self._left if left_process.poll() is None]
 
     async def abandon(self) -> None:
         """Kill all helpers when this process ends; those that the kernel holds exit when it releases them."""

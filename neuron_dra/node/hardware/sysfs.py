@@ -151,23 +151,20 @@ def _facts(raw: Raw, *, before: Raw | None, hanging: Iterable[str] = (), is_host
         node, ids, of_class, *_ = with_earlier(raw, before, left_out)
     devices = {i: raw[3].get(i) for i in ids or ()}
     product_name, driver_version = (_decoded(text) for text in node[:2])
-    found = []
-    for i in ids or ():
-        found.append(_device_or_before(i, devices[i], before, is_hosts_dev=is_hosts_dev))
-    read = tuple(found)
-    vanished = raw[1] is None
-    if vanished:
-        read = tuple(replace(each, device_file=each.device_id in raw[3] if is_hosts_dev else None) for each in read)
+    device_facts = [_device_or_before(i, devices[i], before, is_hosts_dev=is_hosts_dev) for i in ids or ()]
+    has_vanished = raw[1] is None
+    if has_vanished:
+        device_facts = [replace(d, device_file=d.device_id in raw[3] if is_hosts_dev else None) for d in device_facts]
     return NodeFacts(
         product_name=_known(_formed(product_name, _PRODUCT_NAME)),
         driver_version=_known(_formed(driver_version, _DRIVER_VERSION)),
-        devices=_marked(read, raw[4]),
+        devices=_marked(device_facts, raw[4]),
         ultraserver=_ultraserver(of_class),
         hanging=tuple(sorted(left_out)),
         numa=pci.numa(node[2:]),
         found=tuple(sorted(raw[4])),
-        unread=() if vanished else _unread(raw, left_out),
-        vanished=vanished,
+        unread=() if has_vanished else _unread(raw, left_out),
+        vanished=has_vanished,
     )
 
 
@@ -180,8 +177,8 @@ def with_earlier(raw: Raw, before: Raw, hanging: Iterable[str]) -> Raw:
     ids = raw[1] if raw[1] is not None else before[1]
     devices = {}
     for device_id in ids or ():
-        read = raw[3].get(device_id)
-        devices[device_id] = before[3].get(device_id) if read is None else read
+        device = raw[3].get(device_id)
+        devices[device_id] = before[3].get(device_id) if device is None else device
     node = _or_before("", LAYOUT[0], raw[0], before[0], left_out)
     of_class = _or_before(f"{CLASS}/", LAYOUT[1], raw[2], before[2], left_out)
     return node, ids, of_class, devices, raw[4], raw[5]
@@ -190,22 +187,22 @@ def with_earlier(raw: Raw, before: Raw, hanging: Iterable[str]) -> Raw:
 def _validated(raw: Raw) -> Raw:
     """Return a reading without the files that were found by name and whose text is not of the value's form."""
     node, ids, of_class, devices, paths, states = raw
-    of_class, devices, kept = list(of_class), dict(devices), []
+    of_class, devices, kept_paths = list(of_class), dict(devices), []
     for path in paths:
         number = helper.unit_of(path).removeprefix("neuron")
         device_id = int(number) if number.isdecimal() else None
-        known = None if device_id is None else devices.get(device_id)
-        if device_id is None or known is None:
+        device = None if device_id is None else devices.get(device_id)
+        if device_id is None or device is None:
             is_good, checked = _without_malformed(path, ULTRASERVER_FILES, of_class, _ultraserver)
             of_class = checked
         else:
-            kind, texts = known
+            kind, texts = device
             read = functools.partial(_device, kind, device_id=device_id, is_hosts_dev=True)
             is_good, checked = _without_malformed(path, DEVICE_FILES, texts, read)
             devices[device_id] = kind, checked
         if is_good:
-            kept.append(path)
-    return node, ids, of_class, devices, kept, states
+            kept_paths.append(path)
+    return node, ids, of_class, devices, kept_paths, states
 
 
 def _without_malformed(
@@ -229,10 +226,11 @@ def _marked(devices: Iterable[DeviceFacts], paths: Iterable[str]) -> tuple[Devic
     names: dict[str, list[str]] = {}
     for path in paths:
         names.setdefault(helper.unit_of(path), []).append(_file_name(path))
-    found = []
-    for each in devices:
-        found.append(replace(each, found=tuple(sorted(names.get(f"neuron{each.device_id}", ())))))
-    return tuple(found)
+    marked = []
+    for device in devices:
+        file_names = tuple(sorted(names.get(f"neuron{device.device_id}", ())))
+        marked.append(replace(device, found=file_names))
+    return tuple(marked)
 
 
 def _unread(raw: Raw, left_out: Collection[str]) -> tuple[str, ...]:
@@ -261,10 +259,10 @@ def _or_before(
     folder: str, groups: helper.Groups, read: helper.Texts, before: helper.Texts, left_out: set[str]
 ) -> helper.Texts:
     merged = []
-    for group, text, old in zip(groups, read, before, strict=True):
+    for group, text, text_before in zip(groups, read, before, strict=True):
         paths = {f"{folder}{candidate}" for candidate in group}
         was_left_out = text is None and not left_out.isdisjoint(paths)
-        merged.append(old if was_left_out else text)
+        merged.append(text_before if was_left_out else text)
     return merged
 
 
@@ -273,10 +271,10 @@ def _device_or_before(
 ) -> DeviceFacts:
     if read is not None:
         return _device(*read, device_id, is_hosts_dev=is_hosts_dev)
-    known = before[3].get(device_id) if before is not None else None
-    if known is None:
+    device_before = before[3].get(device_id) if before is not None else None
+    if device_before is None:
         return DeviceFacts(device_id, hangs=True)
-    return replace(_device(*known, device_id, is_hosts_dev=False), hangs=True)
+    return replace(_device(*device_before, device_id, is_hosts_dev=False), hangs=True)
 
 
 def _device(kind: int, texts: list[bytes | None], device_id: int, *, is_hosts_dev: bool) -> DeviceFacts:
@@ -399,10 +397,10 @@ def _components(text: str | None) -> tuple[str, ...] | Unread:
     if text.strip() == _BUSY:
         return Unread.BUSY
     words = re.split(r"[,;\s]+", text)[:COMPONENTS_AT_MOST]
-    found = tuple(dict.fromkeys(_component(word) for word in words if word))
-    if not found and text.strip():
+    components = tuple(dict.fromkeys(_component(word) for word in words if word))
+    if not components and text.strip():
         return (signals.OTHER,)
-    return found
+    return components
 
 
 def _component(word: str) -> str:
