@@ -30,7 +30,8 @@ class Answer(Enum):
     NO_NEWS = "the same, and no decision depends on it"
     NOT_SENT = "its object had changed, or its term has ended"
     NONE = "it may have been carried out, or be carried out later"
-    UNAVAILABLE = "the server takes no requests now: the connection was refused, or it is overloaded"
+    OVERLOADED = "the server, or what it asks for this namespace and kind, takes no more requests now"
+    UNAVAILABLE = "the connection was refused"
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,9 +189,10 @@ class Outbox:
 
     def _may_send(self, now_s: float) -> bool:
         """Return True if any request may be sent."""
-        if self._client is not None and (self._in_flight or now_s < self._client.until_s):
+        young = sum(self._young(now_s))
+        if self._client is not None and (young or now_s < self._client.until_s):
             return False
-        return len(self._in_flight) < MOST_IN_FLIGHT and sum(self._young(now_s)) < AT_ONCE
+        return len(self._in_flight) < MOST_IN_FLIGHT and young < AT_ONCE
 
     def _take_of(self, is_background: bool, lane: Lane, now_s: float) -> OpenRequest | None:
         """Take the first wish of a lane whose object has no request in flight, if the lane may send."""
@@ -230,16 +232,27 @@ class Outbox:
                 if request.reads and request.term == self._term:
                     self._unsettled.pop(wish.object, None)
             case Answer.NONE:
-                waits = self._silent.pop(lane, None) or _Waits(self._retry_s, self._jitter)
-                self._silent[lane] = waits  # behind all earlier ones
-                if _counts(waits, request):
-                    waits.failed(now_s)
+                self._close_lane(lane, request, now_s)
                 if not request.reads:
                     self._doubt(wish.object, request)
+            case Answer.OVERLOADED:
+                # The lane waits. The others are tried one at a time without delay, because a webhook or a quota may
+                # answer so for one namespace only.
+                self._close_lane(lane, request, now_s)
+                if self._client is None:
+                    self._client = _Waits(self._retry_s, self._jitter)
+                    self._client.until_s = now_s
             case Answer.UNAVAILABLE:
                 self._client = self._client or _Waits(self._retry_s, self._jitter)
                 if _counts(self._client, request):
                     self._client.failed(now_s)
+
+    def _close_lane(self, lane: Lane, request: OpenRequest, now_s: float) -> None:
+        """Let a lane wait after a failure, then send one probe."""
+        waits = self._silent.pop(lane, None) or _Waits(self._retry_s, self._jitter)
+        self._silent[lane] = waits  # behind all earlier ones
+        if _counts(waits, request):
+            waits.failed(now_s)
 
     def _forget_old(self, now_s: float) -> None:
         """Forget failures of what was not tried again."""

@@ -101,11 +101,13 @@ class Sender:
 def answer_of(err: Exception) -> Answer:
     """Return how a request ended that raised an error."""
     if isinstance(err, TooManyRequests):
-        return Answer.UNAVAILABLE
+        return Answer.OVERLOADED
     if not isinstance(err, Unavailable) or isinstance(err, TooLarge):
         return Answer.DECIDED
-    if isinstance(err.__cause__, aiohttp.ClientConnectorError) or err.status == 503:
+    if isinstance(err.__cause__, aiohttp.ClientConnectorError):
         return Answer.UNAVAILABLE
+    if err.status == 503:
+        return Answer.OVERLOADED
     if err.status and err.status != 504:
         return Answer.DECIDED
     return Answer.NONE
