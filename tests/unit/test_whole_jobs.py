@@ -160,7 +160,7 @@ def test_workload_of_several_ultraservers_is_simulated_with_their_interfaces(
     file = "deploy/examples/ultraservers/my-training-job.yaml"
     found = ask(capsys, "simulate", file, "--fleet", "2 x ultraserver trn2u.48xlarge efa")
     assert (found.code, "8 of 8 pods run" in found.text) == (0, True), found.text
-    assert "my-training-workload-7 trn2u-7 efa 0-15, neuron-node-0" in found.text
+    assert "my-training-workload-7 trn2u-7 neuron-node-0, pci-0000-56-00-0 and 15 more" in found.text
 
 
 def test_missing_interfaces_are_named_beside_a_reservation(capsys: pytest.CaptureFixture[str]) -> None:
