@@ -73,10 +73,10 @@ def run(args: argparse.Namespace) -> int:
                 others += found.objects
         known = snapshot.build([*own.objects, *own.pods, *others], damaged=[])
         of_file: list[ManifestProblem] = []
-        mistyped = {each.where for _, each in problems if each.code == "FieldType"}
+        is_mistyped = any(file == name and each.code == "FieldType" for file, each in problems)
         for damaged in known.damaged:
             where = f"{damaged.kind} {damaged.key}"
-            if not mistyped:
+            if not is_mistyped:  # the same fault, which has its path in the manifest there
                 of_file.append(ManifestProblem(where, "Malformed", damaged.why))
         keys = [snapshot.key_of(item) for item in (*own.objects, *own.pods)]
         mine = {snapshot.named(known.objects[key]) for key in keys if key in known.objects}
