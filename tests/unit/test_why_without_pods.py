@@ -152,6 +152,12 @@ def test_file_without_the_kind_says_how_to_add_it(capsys: pytest.CaptureFixture[
     assert ",events,deployments.apps -A -o json" in answer.err
 
 
+def test_object_of_a_kind_that_a_file_lacks_may_exist(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    answer = why(capsys, tmp_path, "workload/train")
+    assert answer.code == 2
+    assert "NeuronUltraServerWorkload train: the file has none; to write one that has: kubectl get " in answer.err
+
+
 def test_kind_of_another_group_is_another_kind(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """Volcano has a Job of its own."""
     answer = why(capsys, tmp_path, "job/web", workload("Job", version="batch.volcano.sh/v1alpha1"))

@@ -80,13 +80,13 @@ def run(args: argparse.Namespace) -> int:
         elif name:
             own = _of_name(world, kind, name, place)
             if own is None:
-                raise SettingsError(_absent(snapshot, kind, name, place))
+                raise SettingsError(_absent(snapshot, kind, name, place, from_file=bool(args.snapshot)))
             reports.append((f"{kind.lower()}/{name}", own))
         else:
             everywhere = args.all_namespaces or kind in EVERYWHERE
             every = _of_kind(world, kind, None if everywhere else place, args.selector)
             if not every and (by_label or kind in snapshot.left_out):
-                raise SettingsError(_absent(snapshot, kind, "", place))
+                raise SettingsError(_absent(snapshot, kind, "", place, from_file=bool(args.snapshot)))
             shown = [each for each in every if by_label or not each[1].fine]
             if not shown and args.output in ("text", "wide"):
                 sys.stderr.write(f"{program.NAME}: {_nothing(kind, len(every), '' if everywhere else place)}\n")
@@ -210,17 +210,18 @@ def _absent_job(snapshot: Snapshot, kind: str, name: str, namespace: str, *, fro
             f"{kind} {namespace}/{name}: the file has no pods of it, no Events about it, and no {kind}; to write one "
             f"that has: {command}"
         )
-    return _absent(snapshot, kind, name, namespace)
+    return _absent(snapshot, kind, name, namespace, from_file=from_file)
 
 
-def _absent(snapshot: Snapshot, kind: str, name: str, namespace: str) -> str:
-    """Return the message for an object that is not there."""
-    from neuron_dra.ask.read.snapshot import NOT_SERVED
+def _absent(snapshot: Snapshot, kind: str, name: str, namespace: str, *, from_file: bool = False) -> str:
+    """Return the message for an object that is not there: a file without its kind does not show that it is absent."""
+    from neuron_dra.ask.read.snapshot import NOT_IN_FILE, NOT_SERVED
 
     where = f" in namespace {namespace}" if namespace else ""
-    if not snapshot.all(kind) and kind in snapshot.left_out:
-        why = snapshot.left_out[kind]
-        hint = ""
+    is_unread = kind in snapshot.left_out or (from_file and not snapshot.damaged)
+    if not snapshot.all(kind) and is_unread:
+        why = snapshot.left_out.get(kind, NOT_IN_FILE)
+        hint = f"; to write one that has: {source.printing()}" if why == NOT_IN_FILE else ""
         if why == NOT_SERVED and kind.startswith("Neuron"):
             hint = "; install the CRDs of the UltraServer controller"
         return f"{kind} {name or '-l'}: {why}{hint}"
