@@ -18,11 +18,11 @@ def not_after(pem: str) -> float:
 
     Source: RFC 5280, section 4.1 (TBSCertificate, Validity).
     """
-    found = _PEM.search(pem)
-    if found is None:
+    match = _PEM.search(pem)
+    if match is None:
         return 0.0
     try:
-        _, certificate, _ = _element(base64.b64decode(found[1]))
+        _, certificate, _ = _element(base64.b64decode(match[1]))
         _, rest, _ = _element(certificate)
         tag, _, after = _element(rest)
         rest = after if tag == _VERSION else rest

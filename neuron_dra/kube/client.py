@@ -263,18 +263,18 @@ class KubeClient:
         most_bytes: int | None = None,
     ) -> bytes:
         if body is None:
-            data = None
+            payload = None
         else:
-            data = json.dumps(body, separators=(",", ":")).encode()
+            payload = json.dumps(body, separators=(",", ":")).encode()
         try:
             headers = self._headers()
-            if data is not None:
+            if payload is not None:
                 headers["Content-Type"] = content_type
             async with self._http.request(
                 method,
                 self._url(path),
                 params=params,
-                data=data,
+                data=payload,
                 headers=headers,
                 timeout=aiohttp.ClientTimeout(total=timeout_s),
                 ssl=self._tls,
@@ -351,7 +351,7 @@ class KubeClient:
         return self._session
 
     def _url(self, path: str) -> URL:
-        """Return the URL of a path; names are quoted, so that they cannot end the path or begin a query."""
+        """Return the URL of a path, with names quoted so that they cannot end the path or begin a query."""
         return URL(self._config.url.rstrip("/") + quote(path, safe="/:~"), encoded=True)
 
     @property
@@ -396,13 +396,13 @@ async def _messages(socket: aiohttp.ClientWebSocketResponse) -> AsyncIterator[by
         if message.type not in (aiohttp.WSMsgType.BINARY, aiohttp.WSMsgType.TEXT):
             raise Unavailable(f"the connection broke ({message.data})")
         if isinstance(message.data, str):
-            data = message.data.encode()
+            payload = message.data.encode()
         else:
-            data = bytes(message.data)
-        size += len(data)
+            payload = bytes(message.data)
+        size += len(payload)
         if size > MAX_ANSWER_BYTES:
             raise Unavailable(f"the answer is larger than {MAX_ANSWER_BYTES} bytes")
-        yield data
+        yield payload
 
 
 def _page(raw: bytes) -> Page:
@@ -423,11 +423,11 @@ def _error(method: str, path: str, status: int, raw: bytes, retry_after: str | N
         reason, message = str(body.get("reason", "")), str(body.get("message", message))[:1024]
         details = body.get("details") or {}
         names_object = body.get("kind") == "Status" and names(details, path)
-        listed = details.get("causes") or []
-        causes = tuple(str(cause.get("message", ""))[:1024] for cause in listed[:16])
-    seconds = float(retry_after) if retry_after and retry_after.isascii() and retry_after.isdigit() else None
+        listed_causes = details.get("causes") or []
+        causes = tuple(str(cause.get("message", ""))[:1024] for cause in listed_causes[:16])
+    retry_after_s = float(retry_after) if retry_after and retry_after.isascii() and retry_after.isdigit() else None
     text = f"{method} {path}: {status} {reason}: {message}"
-    return api_error(status, reason, text, seconds, causes, names_object=names_object)
+    return api_error(status, reason, text, retry_after_s, causes, names_object=names_object)
 
 
 def _reason(err: BaseException, timeout_s: float) -> str:

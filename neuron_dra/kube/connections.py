@@ -29,12 +29,12 @@ KEEPALIVE: Final = Keepalive()
 def make_socket(address: AddrInfoType) -> socket.socket:
     """Return a socket for an address, with keepalive where the system has these options."""
     family, kind, protocol, *_ = address
-    made = socket.socket(family, kind, protocol)
+    tcp_socket = socket.socket(family, kind, protocol)
     for name, value in options(KEEPALIVE).items():
         if hasattr(socket, name):
-            made.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    return made
+            tcp_socket.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    tcp_socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    return tcp_socket
 
 
 def options(keepalive: Keepalive) -> dict[str, int]:

@@ -93,20 +93,20 @@ class Credentials:
         self._due.begin()
         stamps = _stamps(self.proof.files)  # taken before the files are read, so that a later change is noticed
         try:
-            fresh = await self._read()
+            new_proof = await self._read()
         except (SettingsError, OSError, ValueError) as err:
             log.warning("the credentials for the API server could not be renewed", extra={"error": str(err)})
             return False
-        if fresh.expires > self.proof.expires:
+        if new_proof.expires > self.proof.expires:
             self._due = _Pause(self._timing.retry_s, self._timing.calm_s, self._now)
             self._since = self._now()
-        if fresh.files == self.proof.files:
+        if new_proof.files == self.proof.files:
             self._stamps = stamps
         else:
-            self._stamps = _stamps(fresh.files)
-        self.proof = fresh
+            self._stamps = _stamps(new_proof.files)
+        self.proof = new_proof
         self.number += 1
-        log.info("credentials for the API server renewed", extra={"expires": int(fresh.expires)})
+        log.info("credentials for the API server renewed", extra={"expires": int(new_proof.expires)})
         return True
 
 
@@ -134,11 +134,11 @@ class _Pause:
 
 def _stamps(files: tuple[Path, ...]) -> tuple[tuple[int, int] | None, ...]:
     """Return modification time and inode of each file; None for a missing one."""
-    found: list[tuple[int, int] | None] = []
+    stamps: list[tuple[int, int] | None] = []
     for file in files:
         stamp = None
         with contextlib.suppress(OSError):
             stat = os.stat(file)
             stamp = (stat.st_mtime_ns, stat.st_ino)
-        found.append(stamp)
-    return tuple(found)
+        stamps.append(stamp)
+    return tuple(stamps)

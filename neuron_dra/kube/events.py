@@ -101,8 +101,8 @@ class EventRecorder:
     def post(self, about: Mapping[str, Any], kind: Kind, reason: str, message: str, now: datetime.datetime) -> bool:
         """Queue an Event with `message` about the object `about`, or its renewal if it was posted long enough ago.
 
-        `about` is a `reference`. Returns False if too many Events of its namespace wait: it is to be posted again. If
-        too many wait in all, the oldest one of the namespace with most of them is dropped.
+        `about` is a `reference`. Returns False if too many Events of its namespace wait; the caller then posts it
+        again. If too many wait in all, the oldest Event of the namespace with the most of them is dropped.
         """
         namespace = str(about.get("namespace") or "default")
         digest = hashlib.sha256(json.dumps([dict(about), kind, reason, message]).encode()).hexdigest()[:16]
@@ -202,7 +202,7 @@ class EventRecorder:
             self._changed.set()
 
     def _is_slow(self, namespace: str) -> None:
-        """A request that takes long leaves its place to other namespaces."""
+        """Record that a namespace's request takes long, so that another namespace may send in its place."""
         self._slow.add(namespace)
         self._changed.set()
 
@@ -255,9 +255,9 @@ class EventRecorder:
 
     async def _patch(self, namespace: str, name: str, patch: Mapping[str, Any]) -> int:
         """Patch an Event and return its count."""
-        found = (await self._client.patch(EVENTS, namespace, name, patch)).get("count")
-        if isinstance(found, int):
-            return found
+        stored_count = (await self._client.patch(EVENTS, namespace, name, patch)).get("count")
+        if isinstance(stored_count, int):
+            return stored_count
         return 1
 
     def _body(self, namespace: str, name: str, event: _QueuedEvent, stamp: str) -> dict[str, Any]:

@@ -130,7 +130,7 @@ def _namespace(loader: Any) -> str:
 
 def _named_files(loader: Any) -> list[str]:
     """Return the paths of the files that the context in use refers to, resolved relative to the kubeconfig."""
-    found = []
+    paths = []
     for section, keys in (
         (loader._cluster, ("certificate-authority",)),
         (loader._user, ("client-certificate", "client-key", "tokenFile")),
@@ -138,8 +138,8 @@ def _named_files(loader: Any) -> list[str]:
         for key in keys:
             name = section.safe_get(key) if section is not None else None
             if name and not section.safe_get(f"{key}-data"):
-                found.append(os.path.join(loader._get_base_path(section.path), str(name)))
-    return found
+                paths.append(os.path.join(loader._get_base_path(section.path), str(name)))
+    return paths
 
 
 def _end_of(bearer: str) -> float:

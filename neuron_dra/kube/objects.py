@@ -114,13 +114,13 @@ class Page:
             return Decoded(msgspec.json.decode(self.raw, type=_ListOf[kind]).items or [], [])  # type: ignore[valid-type]
         except (ValueError, RecursionError):
             pass  # one of the objects cannot be decoded, or this is no list
-        found: list[T] = []
+        decoded_objects: list[T] = []
         damaged: list[Damaged] = []
         for raw in self.items:
-            one = decode(raw, kind)
-            found += one.objects
-            damaged += one.damaged
-        return Decoded(found, damaged)
+            decoded = decode(raw, kind)
+            decoded_objects += decoded.objects
+            damaged += decoded.damaged
+        return Decoded(decoded_objects, damaged)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,12 +150,12 @@ def decode(raw: bytes | msgspec.Raw, kind: type[T]) -> Decoded[T]:
         return Decoded([msgspec.json.decode(raw, type=kind)], [])
     except (ValueError, RecursionError):
         text = bytes(raw)
-    who = identity(text)
+    meta = identity(text)
     try:
-        rest, paths = without_unreadable(text)
-        return Decoded([msgspec.json.decode(rest, type=kind)], [Damaged(who.namespace, who.name, paths)])
+        readable_text, paths = without_unreadable(text)
+        return Decoded([msgspec.json.decode(readable_text, type=kind)], [Damaged(meta.namespace, meta.name, paths)])
     except (ValueError, RecursionError) as err:
-        return Decoded([], [Damaged(who.namespace, who.name, why=str(err) or repr(err))])
+        return Decoded([], [Damaged(meta.namespace, meta.name, why=str(err) or repr(err))])
 
 
 def readable(raw: bytes) -> bytes:
@@ -163,11 +163,11 @@ def readable(raw: bytes) -> bytes:
     if is_readable(raw):
         return raw
     try:
-        rest, _ = without_unreadable(raw)
+        readable_text, _ = without_unreadable(raw)
     except ValueError:
         return raw
-    if is_readable(rest):
-        return rest
+    if is_readable(readable_text):
+        return readable_text
     return raw
 
 
@@ -196,11 +196,11 @@ def without_unreadable(raw: bytes) -> tuple[bytes, tuple[str, ...]]:
 
 def opaque_values(raw: bytes) -> list[tuple[Span, str]]:
     """Return where the values are that the API server passes through, in order, and their paths. Raises NotJson."""
-    found = []
+    spans_and_paths = []
     for path in PASSED_THROUGH:
         for span in scan.find(raw, path):
-            found.append((span, ".".join(path)))
-    return sorted(found)
+            spans_and_paths.append((span, ".".join(path)))
+    return sorted(spans_and_paths)
 
 
 def identity(raw: bytes | msgspec.Raw) -> Identity:
@@ -209,18 +209,18 @@ def identity(raw: bytes | msgspec.Raw) -> Identity:
         return msgspec.json.decode(raw, type=_Identified).metadata
     except (ValueError, RecursionError):
         text = bytes(raw)
-    found = {}
+    metadata = {}
     for field in ("name", "namespace", "uid", "resourceVersion"):
         for begin, end in scan.find(text, ("metadata", field)):
-            found[field] = msgspec.json.decode(text[begin:end], type=str)
-    return msgspec.convert(found, Identity)
+            metadata[field] = msgspec.json.decode(text[begin:end], type=str)
+    return msgspec.convert(metadata, Identity)
 
 
 def event(line: bytes) -> tuple[str, bytes | msgspec.Raw]:
     """Return type and object of an event of a watch. Raises one of MALFORMED if it is not one."""
     try:
-        found = msgspec.json.decode(line, type=_Event)
-        return found.type, found.object
+        watch_event = msgspec.json.decode(line, type=_Event)
+        return watch_event.type, watch_event.object
     except (ValueError, RecursionError):
         [(begin, end)] = scan.find(line, ("type",))
         kind = msgspec.json.decode(line[begin:end], type=str)

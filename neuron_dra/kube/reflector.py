@@ -53,8 +53,7 @@ class Reflector:
     must keep namespace, name, uid and resourceVersion. A change outside of what is kept does not call `on_change`.
     `fields`, a Struct with omit_defaults, has the fields that are decoded at all; the others cost next to nothing. With
     `gather_s`, changes in quick succession arrive together, up to that many seconds later. A page of a list has at most
-    `page_bytes`. Its waits are those of the
-    client's timing.
+    `page_bytes`. Its waits are those of the client's timing.
 
     `damaged` has the objects, by namespace/name, of which values or the whole cannot be decoded. For the latter,
     `salvage` gets the text and what was last read, and returns what stands in for the object, None for nothing.
@@ -105,19 +104,19 @@ class Reflector:
     @property
     def unreadable(self) -> frozenset[str]:
         """The objects, by namespace/name, of which the whole cannot be decoded."""
-        return frozenset(key for key, each in self.damaged.items() if not each.paths)
+        return frozenset(key for key, damage in self.damaged.items() if not damage.paths)
 
     def take_touched(self) -> set[str]:
         """Return the keys of the items that were added, replaced or removed since the last call.
 
-        One that was added and removed meanwhile is not among them: who never calls this, such as a follower, keeps no
-        more keys than there are items.
+        An item that was added and removed meanwhile is left out. A caller that never takes the keys, such as a
+        follower, therefore keeps no more keys than there are items.
         """
         touched, self._touched = self._touched, {}
         return set(touched)
 
     def _touch(self, key: str, *, was_there: bool) -> None:
-        """Note a change of `items` that was made."""
+        """Record that an item was added, replaced or removed."""
         was_taken = self._touched.setdefault(key, was_there)
         if not was_taken and key not in self.items:
             del self._touched[key]
@@ -125,8 +124,8 @@ class Reflector:
     def remember(self, item: Mapping[str, Any]) -> None:
         """Add an object that a write of this process returned, unless the watch has already shown a newer one.
 
-        The response may be late: if an object is missing although everything up to its version has been seen, it has
-        been deleted.
+        The response may be late. An object that is missing although the watch has shown everything up to its version
+        has been deleted, and is not added.
         """
         key = _key(item)
         if self._is_news(item, self.items.get(key)):
@@ -137,12 +136,12 @@ class Reflector:
 
     def remember_raw(self, raw: Raw) -> None:
         """Add an object that was read alone, unless the watch has already shown a newer one. Raises MALFORMED."""
-        who = objects.identity(raw)
-        have = self.items.get(who.key)
-        if self._is_news({"metadata": msgspec.to_builtins(who)}, have):
-            item = self._read(who, raw, have)
+        identity = objects.identity(raw)
+        have = self.items.get(identity.key)
+        if self._is_news({"metadata": msgspec.to_builtins(identity)}, have):
+            item = self._read(identity, raw, have)
             if item is not None:
-                self.put(who.key, item)
+                self.put(identity.key, item)
         self._note(lambda: self.remember_raw(raw))
 
     def _is_news(self, item: Mapping[str, Any], have: Item | None) -> bool:
@@ -186,17 +185,17 @@ class Reflector:
         meanwhile: list[Callable[[], None]] = []
         self._meanwhile.append(meanwhile)
         try:
-            items, version, seen = await self._list()
+            items, version, seen_keys = await self._list()
         finally:
-            self._meanwhile = [each for each in self._meanwhile if each is not meanwhile]
+            self._meanwhile = [changes for changes in self._meanwhile if changes is not meanwhile]
         before = self.items
-        self.damaged = {key: each for key, each in self.damaged.items() if key in seen}
+        self.damaged = {key: damage for key, damage in self.damaged.items() if key in seen_keys}
         self.items, self._version = items, version
         for key in before.keys() | items.keys():
             if before.get(key) is not items.get(key):
                 self._touch(key, was_there=key in before)
-        for again in meanwhile:  # the watch does not repeat these changes
-            again()
+        for change in meanwhile:  # the watch does not repeat these changes
+            change()
         self.synced.set()
         self.failures, self.last_error = 0, ""
         self._on_change()
@@ -208,54 +207,55 @@ class Reflector:
     async def _list(self) -> tuple[dict[str, Item], str, set[str]]:
         """Return all objects, the version of the list, and the keys of all, read or not.
 
-        An object of a known version is not decoded again, unless etcd was restored from a backup: it gives versions a
-        second time.
+        An object whose version is already kept is not decoded again. This does not hold after etcd was restored from a
+        backup, because etcd then gives the same versions to other contents.
         """
         last_version = _number(self._version or self._last_version)
         items: dict[str, Item] = {}
-        seen: set[str] = set()
+        seen_keys: set[str] = set()
         version = ""
         try:
             pages = self._client.list(self._resource, self._namespace, most_bytes=self._page_bytes, **self._selector)
             async for page in pages:
                 version = page.version
                 for raw in page.items:
-                    who = objects.identity(raw)
-                    seen.add(who.key)
-                    have = self.items.get(who.key)
-                    known = have is not None and have["metadata"].get("resourceVersion") == who.resource_version != ""
-                    known = known and _number(version) >= last_version
+                    identity = objects.identity(raw)
+                    seen_keys.add(identity.key)
+                    have = self.items.get(identity.key)
+                    have_version = have["metadata"].get("resourceVersion") if have is not None else None
+                    is_unchanged = have_version == identity.resource_version != ""
+                    is_unchanged = is_unchanged and _number(version) >= last_version
                     item = have
-                    if not known or who.key in self.damaged:
-                        item = self._read(who, raw, have)
+                    if not is_unchanged or identity.key in self.damaged:
+                        item = self._read(identity, raw, have)
                     if item is not None:
-                        items[who.key] = item
+                        items[identity.key] = item
         except MALFORMED as err:
             raise Unavailable(f"malformed list of {self._resource.plural}: {err!r}") from err
-        return items, version, seen
+        return items, version, seen_keys
 
-    def _read(self, who: Identity, raw: Raw, have: Item | None) -> Item | None:
+    def _read(self, identity: Identity, raw: Raw, have: Item | None) -> Item | None:
         """Return what is kept of an object; of one that cannot be read, what stands in for it."""
         try:
             item, paths = self._decode(raw)
             kept = self._project(item)
-            damage = Damaged(who.namespace, who.name, paths) if paths else None
+            damage = Damaged(identity.namespace, identity.name, paths) if paths else None
         except MALFORMED as err:
-            damage = Damaged(who.namespace, who.name, why=str(err) or repr(err))
+            damage = Damaged(identity.namespace, identity.name, why=str(err) or repr(err))
             kept = self._salvage(raw, have)
             if kept is not None:
-                kept = {**kept, "metadata": {**kept.get("metadata", {}), **msgspec.to_builtins(who)}}
-        self._report(who.key, damage)
+                kept = {**kept, "metadata": {**kept.get("metadata", {}), **msgspec.to_builtins(identity)}}
+        self._report(identity.key, damage)
         return kept
 
     def _decode(self, raw: Raw) -> tuple[Item, tuple[str, ...]]:
         """Return an object without the values that cannot be decoded, and their paths. Raises one of MALFORMED."""
         kind: Any = dict[str, Any] if self._fields is None else self._fields
-        found = objects.decode(raw, kind)
-        if not found.objects:
-            raise ValueError(found.damaged[0].why)
-        paths = found.damaged[0].paths if found.damaged else ()
-        return msgspec.to_builtins(found.objects[0]) if self._fields else found.objects[0], paths
+        decoded = objects.decode(raw, kind)
+        if not decoded.objects:
+            raise ValueError(decoded.damaged[0].why)
+        paths = decoded.damaged[0].paths if decoded.damaged else ()
+        return msgspec.to_builtins(decoded.objects[0]) if self._fields else decoded.objects[0], paths
 
     def _report(self, key: str, damage: Damaged | None) -> None:
         """Record the damage of an object, and log it once."""
@@ -269,10 +269,10 @@ class Reflector:
             log.warning("an object cannot be decoded", extra=facts)
         self.damaged[key] = damage
 
-    def _note(self, again: Callable[[], None]) -> None:
+    def _note(self, change: Callable[[], None]) -> None:
         """Record a change for each list in progress, to repeat it on its result."""
         for meanwhile in self._meanwhile:
-            meanwhile.append(again)
+            meanwhile.append(change)
 
     async def run(self) -> None:
         """List and watch until cancelled. Raises the errors in `gives_up_on`."""
@@ -283,12 +283,12 @@ class Reflector:
                 if not self._version:
                     await self.relist()
                 if await self._uninterrupted(self._watch()):
-                    failed = asyncio.get_running_loop().time() - started < self._timing.short_s
+                    has_failed = asyncio.get_running_loop().time() - started < self._timing.short_s
                 else:
-                    failed = False
+                    has_failed = False
             except Gone:
                 self._begin_again()
-                failed = asyncio.get_running_loop().time() - started < self._timing.short_s
+                has_failed = asyncio.get_running_loop().time() - started < self._timing.short_s
             except ApiError as err:
                 self._tell(err)
                 self.failures, self.last_error = self.failures + 1, str(err)
@@ -297,14 +297,14 @@ class Reflector:
                     raise
                 log.warning("watch failed", extra={"resource": self._resource.plural, "error": str(err)})
                 if self.failures >= REFUSALS and err.status not in (0, *OVERLOADED):
-                    # Such as "Too large resource version", once etcd was restored from a backup.
+                    # List again. An example is "Too large resource version", once etcd was restored from a backup.
                     self._version, self.failures = "", 0
-                failed = True
+                has_failed = True
             except MALFORMED as err:
                 log.warning("malformed watch event", extra={"resource": self._resource.plural, "error": repr(err)})
                 self._begin_again()
-                failed = True
-            if failed:
+                has_failed = True
+            if has_failed:
                 await self._uninterrupted(asyncio.sleep(next(waits)))
             else:
                 waits = backoff.delays(*self._timing.retry_s, random.random)
@@ -321,7 +321,7 @@ class Reflector:
         return True
 
     def _tell(self, err: ApiError | None) -> None:
-        """Tell who has resumed the watch that it is open again, or why it is not."""
+        """End the wait of `resume`: the watch is open again, or `err` is why it is not."""
         reopened, self._reopened = self._reopened, None
         if reopened is None or reopened.done():
             return
@@ -381,27 +381,27 @@ class Reflector:
 
     def _apply(self, kind: str, raw: Raw) -> None:
         """Apply a change of one object."""
-        who = objects.identity(raw)
-        self._version = who.resource_version
+        identity = objects.identity(raw)
+        self._version = identity.resource_version
         self._note(lambda: self._apply(kind, raw))
-        have = self.items.get(who.key)
-        if have is not None and not _is_older(have, {"metadata": msgspec.to_builtins(who)}):
-            return  # the watch lags behind a write of this process, or behind a list
-        new = None if kind == "DELETED" else self._read(who, raw, have)
-        if new is None and have is None and who.key not in self.damaged:
+        have = self.items.get(identity.key)
+        if have is not None and not _is_older(have, {"metadata": msgspec.to_builtins(identity)}):
+            return  # the watch lags behind a write of this process or behind a list
+        new = None if kind == "DELETED" else self._read(identity, raw, have)
+        if new is None and have is None and identity.key not in self.damaged:
             return  # nothing is kept of it, before and after
         if new is None:
-            self.items.pop(who.key, None)
+            self.items.pop(identity.key, None)
         elif self._projects and have is not None and _alike(have, new):
             # The change, such as a kubelet's heartbeat, is outside of what is kept: the values stay the same.
-            self.items[who.key] = {**have, "metadata": new["metadata"]}
-            self._touch(who.key, was_there=True)
+            self.items[identity.key] = {**have, "metadata": new["metadata"]}
+            self._touch(identity.key, was_there=True)
             return
         else:
-            self.items[who.key] = new
-        self._touch(who.key, was_there=have is not None)
+            self.items[identity.key] = new
+        self._touch(identity.key, was_there=have is not None)
         if kind == "DELETED":
-            self.damaged.pop(who.key, None)
+            self.damaged.pop(identity.key, None)
         self._on_change()
 
 
@@ -410,14 +410,14 @@ def _key(item: Mapping[str, Any]) -> str:
     return f"{item['metadata'].get('namespace', '')}/{item['metadata']['name']}"
 
 
-def _alike(one: Mapping[str, Any], two: Mapping[str, Any]) -> bool:
+def _alike(have: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
     """Return True if two projections differ in nothing but their resourceVersion."""
-    for key in two:
+    for key in new:
         if key == "metadata":
-            same = {**one[key], "resourceVersion": ""} == {**two[key], "resourceVersion": ""}
+            is_same = {**have[key], "resourceVersion": ""} == {**new[key], "resourceVersion": ""}
         else:
-            same = one[key] == two[key]
-        if not same:
+            is_same = have[key] == new[key]
+        if not is_same:
             return False
     return True
 
@@ -444,5 +444,5 @@ def _is_older(have: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
     resourceVersions compare as numbers: Kubernetes guarantees it from 1.35 on, and etcd has always had it.
     """
-    one, two = _version_of(have), _version_of(other)
-    return -1 in (one, two) or one < two
+    have_version, other_version = _version_of(have), _version_of(other)
+    return -1 in (have_version, other_version) or have_version < other_version

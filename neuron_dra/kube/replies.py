@@ -22,42 +22,42 @@ def decode_object(raw: bytes) -> dict[str, Any]:
     Raises Unavailable for anything else.
     """
     try:
-        value = json.loads(objects.readable(raw))
+        reply = json.loads(objects.readable(raw))
     except (ValueError, RecursionError) as err:
         raise Unavailable(f"the API server's response is not JSON: {err}") from err
-    if not isinstance(value, dict):
+    if not isinstance(reply, dict):
         raise Unavailable("the API server's response is not an object")
-    return value
+    return reply
 
 
 def stored(raw: bytes, name: str, kind: str = "") -> dict[str, Any]:
     """Return the object `name` in a reply to a read or a write. Raises Unavailable for anything else."""
-    value = decode_object(raw)
-    meta = value.get("metadata")
+    stored_object = decode_object(raw)
+    meta = stored_object.get("metadata")
     if not isinstance(meta, dict) or meta.get("name") != name:
         raise Unavailable(f"the API server's response is not the object {name}")
     texts = [meta.get(key, "") for key in ("namespace", "uid", "resourceVersion")]
     if not all(isinstance(text, str) for text in texts):
         raise Unavailable(f"the API server's response for {name} has malformed metadata")
-    if kind and value.get("kind", kind) != kind:
-        raise Unavailable(f"the API server's response for {name} is a {value['kind']}, not a {kind}")
-    if not all(isinstance(value.get(part, {}), dict) for part in ("spec", "status")):
+    if kind and stored_object.get("kind", kind) != kind:
+        raise Unavailable(f"the API server's response for {name} is a {stored_object['kind']}, not a {kind}")
+    if not all(isinstance(stored_object.get(part, {}), dict) for part in ("spec", "status")):
         raise Unavailable(f"the API server's response for {name} has a malformed spec or status")
-    return value
+    return stored_object
 
 
 def check_deleted(raw: bytes, name: str) -> None:
     """Raise Unavailable unless the reply is that of a deletion: a Status of success, or the object."""
-    value = decode_object(raw)
-    if value.get("kind") == "Status" and value.get("status") == "Success":
+    reply = decode_object(raw)
+    if reply.get("kind") == "Status" and reply.get("status") == "Success":
         return
     stored(raw, name)
 
 
 def check_done(raw: bytes) -> None:
     """Raise Unavailable unless the reply is a Status of success, as to an eviction."""
-    value = decode_object(raw)
-    if value.get("kind") != "Status" or value.get("status") != "Success":
+    reply = decode_object(raw)
+    if reply.get("kind") != "Status" or reply.get("status") != "Success":
         raise Unavailable("the API server's response is not a Status of success")
 
 
@@ -69,10 +69,10 @@ def names(details: Mapping[str, Any], path: str) -> bool:
 def check_identity(raw: bytes, namespace: str, name: str) -> None:
     """Raise Unavailable unless the reply is this object; nothing else of it is decoded."""
     try:
-        found = objects.identity(raw)
+        identity = objects.identity(raw)
     except objects.MALFORMED as err:
         raise Unavailable(f"the API server's response is not an object: {err!r}") from err
-    if (found.namespace, found.name) != (namespace, name):
+    if (identity.namespace, identity.name) != (namespace, name):
         raise Unavailable(f"the API server's response is not the object {namespace}/{name}")
 
 
@@ -96,28 +96,28 @@ def serves(groups: bytes, group: str, version: str) -> bool:
 
 def served_versions(groups: bytes, group: str) -> set[str]:
     """Return the versions of a group that the API server serves, from its reply to /apis. Raises Unavailable."""
-    value = decode_object(groups)
-    listed = value.get("groups")
-    if value.get("kind") != "APIGroupList" or not isinstance(listed, list):
+    reply = decode_object(groups)
+    listed = reply.get("groups")
+    if reply.get("kind") != "APIGroupList" or not isinstance(listed, list):
         raise Unavailable("the API server's response is not a list of API groups")
     versions: set[str] = set()
-    for entry in listed:
-        if isinstance(entry, dict) and entry.get("name") == group:
-            versions |= _versions(entry)
+    for api_group in listed:
+        if isinstance(api_group, dict) and api_group.get("name") == group:
+            versions |= _versions(api_group)
     return versions
 
 
 def served_plurals(resources: bytes, group_version: str) -> set[str]:
     """Return the plurals of the kinds in a version of a group, from the reply to its path. Raises Unavailable."""
-    value = decode_object(resources)
-    listed = value.get("resources")
-    is_list = value.get("kind") == "APIResourceList" and isinstance(listed, list)
-    if not is_list or value.get("groupVersion") != group_version:
+    reply = decode_object(resources)
+    listed = reply.get("resources")
+    is_list = reply.get("kind") == "APIResourceList" and isinstance(listed, list)
+    if not is_list or reply.get("groupVersion") != group_version:
         raise Unavailable(f"the API server's response is not a list of the kinds in {group_version}")
-    return {str(entry.get("name")) for entry in listed or () if isinstance(entry, dict)}
+    return {str(api_resource.get("name")) for api_resource in listed or () if isinstance(api_resource, dict)}
 
 
 def _versions(group: Mapping[str, Any]) -> set[str]:
     listed = group.get("versions")
-    entries = listed if isinstance(listed, list) else []
-    return {str(each.get("version")) for each in entries if isinstance(each, dict)}
+    versions = listed if isinstance(listed, list) else []
+    return {str(version.get("version")) for version in versions if isinstance(version, dict)}

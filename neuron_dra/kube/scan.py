@@ -37,19 +37,19 @@ def end_of(raw: bytes, start: int) -> int:
     first = raw[start : start + 1]
     if first and first in _OPENING:
         return _end_of_brackets(raw, start)
-    found = (_STRING_AT if first == b'"' else _SCALAR_AT).match(raw, start)
-    if found is None:
+    match = (_STRING_AT if first == b'"' else _SCALAR_AT).match(raw, start)
+    if match is None:
         raise NotJson(f"no value at byte {start}")
-    return found.end()
+    return match.end()
 
 
 def _end_of_brackets(raw: bytes, start: int) -> int:
     depth, position = 0, start
     while True:
-        found = _TO_BRACKETS.match(raw, position)
-        if found is None:
+        match = _TO_BRACKETS.match(raw, position)
+        if match is None:
             raise NotJson(f"the value at byte {start} has no end")
-        position, end = found.span(1)
+        position, end = match.span(1)
         if raw[position] in _OPENING:
             depth += end - position
         elif depth > end - position:
@@ -122,9 +122,9 @@ def _next(raw: bytes, end: int, closing: bytes) -> int | None:
 
 
 def _skip_space(raw: bytes, position: int) -> int:
-    found = _SPACE.match(raw, position)
-    if found is not None:
-        return found.end()
+    match = _SPACE.match(raw, position)
+    if match is not None:
+        return match.end()
     return position
 
 
