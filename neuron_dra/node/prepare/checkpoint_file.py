@@ -78,23 +78,23 @@ class CheckpointFile:
     def read(self) -> Checkpoint:
         """Return the checkpoint of this boot. Raises CheckpointLost, CheckpointDamaged, OSError."""
         current = self._read_slots()
-        memory = self._seen
-        if memory is not None:
-            if _is_older(current, memory):
+        seen = self._seen
+        if seen is not None:
+            if _is_older(current, seen):
                 raise CheckpointLost(self._problem())
-            _check_order(memory, current)
+            _check_order(seen, current)
         current = self._accepted(current)
         if current.boot_id != self._boot_id:
             return Checkpoint(self._boot_id, extra=current.extra)
         return current
 
     def _accepted(self, current: Checkpoint | None) -> Checkpoint:
-        """Return the newest whole slot unless it is damage that there is no newer one. Raises CheckpointDamaged."""
+        """Return the newest whole slot. Raises CheckpointDamaged if a newer one must have existed."""
         if current is None:
             if self._boot is not None or self._files.stamp(self._folder / BOOT) is not None or self._has_slots:
                 raise CheckpointDamaged(self._problem())
             return Checkpoint(self._boot_id)
-        # What this process has seen is not older, even if it could write boot.json, but not the slots.
+        # Skip this once a checkpoint was seen: this process may have written boot.json and then failed at the slots.
         if self._seen is None and self._boot is not None and _is_older(current, self._boot):
             raise CheckpointDamaged(self._problem())
         self._seen = current
@@ -247,7 +247,7 @@ class CheckpointFile:
             slot = self._slots[index]
             is_kept = index != self._older and slot.checkpoint is not None
             if slot.raw is None or len(slot.raw) < len(raw) + spare_bytes:
-                # The one that is kept too: the next write, perhaps of an unprepare on a full disk, goes into it.
+                # Enlarge the kept slot too: the next write, perhaps of an unprepare on a full disk, goes into it.
                 self._create(index, slot if is_kept else _whole(raw, checkpoint), max(SLOT_BYTES, 2 * len(raw)))
             elif not is_kept:
                 self._files.overwrite(self._paths[index], raw)
@@ -264,8 +264,8 @@ class CheckpointFile:
 
     @property
     def _last_sequence(self) -> int:
-        known = (self._seen, self._boot, *(slot.checkpoint for slot in self._slots))
-        return max((checkpoint.sequence for checkpoint in known if checkpoint is not None), default=0)
+        checkpoints_read = (self._seen, self._boot, *(slot.checkpoint for slot in self._slots))
+        return max((checkpoint.sequence for checkpoint in checkpoints_read if checkpoint is not None), default=0)
 
     # boot.json
 

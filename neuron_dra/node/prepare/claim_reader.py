@@ -61,12 +61,13 @@ class ClaimReader:
         """
         _refuse_impossible_name(ref)
         try:
-            found = wire.decode_claim(await self._client.get(RESOURCE_CLAIMS, ref.namespace, ref.name))
+            stored_claim = wire.decode_claim(await self._client.get(RESOURCE_CLAIMS, ref.namespace, ref.name))
         except NotFound:
             return None
-        if (found.metadata.namespace, found.metadata.name) != (ref.namespace, ref.name) or not found.metadata.uid:
+        meta = stored_claim.metadata
+        if (meta.namespace, meta.name) != (ref.namespace, ref.name) or not meta.uid:
             raise Unavailable(f"the API server returned an object that is not claim {ref}")
-        return found if found.metadata.uid == ref.uid else None
+        return stored_claim if meta.uid == ref.uid else None
 
     async def allocated(self, *, reserved: bool = True) -> AsyncIterator[Claim]:
         """Yield every claim in the cluster that holds a device of this node; configuration is left out.
@@ -74,15 +75,16 @@ class ClaimReader:
         With `reserved`, only those that are reserved for a pod; others keep their allocation until the next pod.
         """
         async for page in self._client.list(RESOURCE_CLAIMS):
-            found = page.decoded(wire.ResourceClaim)
-            for damaged in found.damaged:
+            decoded = page.decoded(wire.ResourceClaim)
+            for damaged in decoded.damaged:
                 if not damaged.paths:
                     log.warning("a claim cannot be decoded", extra={"claim": damaged.key, "error": damaged.why})
-            for item in found.objects:
-                held = tuple(d for d in wire.allocated_devices(item) if d.pool == self._node_name)
-                if held and (item.status.reserved_for or not reserved):
-                    meta = item.metadata
-                    yield Claim(ClaimRef(meta.namespace, meta.name, meta.uid), held, pod=wire.first_pod(item))
+            for stored_claim in decoded.objects:
+                node_devices = tuple(d for d in wire.allocated_devices(stored_claim) if d.pool == self._node_name)
+                if node_devices and (stored_claim.status.reserved_for or not reserved):
+                    meta = stored_claim.metadata
+                    ref = ClaimRef(meta.namespace, meta.name, meta.uid)
+                    yield Claim(ref, node_devices, pod=wire.first_pod(stored_claim))
 
 
 def _refuse_impossible_name(ref: ClaimRef) -> None:

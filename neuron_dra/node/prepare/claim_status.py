@@ -43,10 +43,10 @@ class ClaimStatus:
 
     async def run(self) -> None:
         """Write the status of each prepared claim once, until cancelled."""
-        found = (await version.server(self._client, self._timing.version_retry_s)).version
-        release = versions.parse(found)
+        server_version = (await version.server(self._client, self._timing.version_retry_s)).version
+        release = versions.parse(server_version)
         if release is None or release < versions.FIRST_WITH_CLAIM_STATUS:
-            log.warning("the status of claims is not written before Kubernetes 1.36", extra={"server": found})
+            log.warning("the status of claims is not written before Kubernetes 1.36", extra={"server": server_version})
             return
         waits = self._delays()
         again, until = True, 0.0
@@ -72,24 +72,24 @@ class ClaimStatus:
         current = self._prepared.claims
         self._done = {uid: at for uid, at in self._done.items() if uid in current}
         self._reported = {uid: text for uid, text in self._reported.items() if uid in current}
-        complete = True
+        is_complete = True
         for uid, claim in current.items():
             if claim.adopted or self._done.get(uid) == claim.prepared_at:
                 continue
             if uid in self._reported and not again:
-                complete = False
+                is_complete = False
                 continue
             try:
                 await self._write(claim)
             except (ApiError, ClaimError) as err:
                 self._report(claim, err)
                 if not isinstance(err, Invalid):  # the same write would be invalid again
-                    complete = False
+                    is_complete = False
                     continue
             else:
                 self._reported.pop(uid, None)
             self._done[uid] = claim.prepared_at
-        return complete
+        return is_complete
 
     async def _write(self, claim: PreparedClaim) -> None:
         """Write the entries of one claim, if it still exists. Raises ApiError."""
@@ -125,17 +125,18 @@ def _with_status(claim: PreparedClaim, raw: bytes) -> Obj | None:
     Raises ClaimError, Unavailable if it is no claim, and Invalid if a write would change values that cannot be decoded.
     """
     readable = objects.readable(raw)
-    found, ref = wire.decode_claim(readable), claim.ref
-    if (found.metadata.namespace, found.metadata.name) != (ref.namespace, ref.name) or not found.metadata.uid:
+    stored_claim, ref = wire.decode_claim(readable), claim.ref
+    meta = stored_claim.metadata
+    if (meta.namespace, meta.name) != (ref.namespace, ref.name) or not meta.uid:
         raise Unavailable(f"the API server returned an object that is not claim {ref}")
-    if found.metadata.uid != ref.uid or found.status.allocation is None:
+    if meta.uid != ref.uid or stored_claim.status.allocation is None:
         return None
     if readable is not raw:
         raise Invalid(f"claim {ref} has opaque values that cannot be decoded, so its status cannot be written")
     body = decode_object(raw)
-    present = body["status"].get("devices") or []
-    if not isinstance(present, list) or not all(isinstance(entry, dict) for entry in present):
+    status_devices = body["status"].get("devices") or []
+    if not isinstance(status_devices, list) or not all(isinstance(entry, dict) for entry in status_devices):
         raise Unavailable(f"the API server returned an object that is not claim {ref}")
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    changed = claim_status.changed(claim, wire.allocated_devices(found), present, now)
-    return None if changed is None else {**body, "status": {**body["status"], "devices": changed}}
+    changed_devices = claim_status.changed(claim, wire.allocated_devices(stored_claim), status_devices, now)
+    return None if changed_devices is None else {**body, "status": {**body["status"], "devices": changed_devices}}

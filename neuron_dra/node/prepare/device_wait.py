@@ -33,8 +33,8 @@ class DeviceWait:
 
         `seen` is the count of changes at which `holder` held the device.
         """
-        while not self._stopping() and (left := self._until - asyncio.get_running_loop().time()) > 0:
-            await self._prepared.changed.after(seen, min(left, self._look_again_s))
+        while not self._stopping() and (left_s := self._until - asyncio.get_running_loop().time()) > 0:
+            await self._prepared.changed.after(seen, min(left_s, self._look_again_s))
             if self._withdrawn() or holder not in self._prepared.claims:
                 return True
             seen = self._prepared.changed.count
@@ -45,7 +45,7 @@ class DeviceWait:
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
         while not self._stopping() and not self._withdrawn() and end <= until:
-            if (left := end - loop.time()) <= 0:
+            if (left_s := end - loop.time()) <= 0:
                 return True
-            await self._prepared.changed.after(self._prepared.changed.count, left)
+            await self._prepared.changed.after(self._prepared.changed.count, left_s)
         return False

@@ -40,10 +40,10 @@ class MetadataFiles:
             if metadata.claim_uid_of(name) == uid:
                 self._files.remove(self._folder / name)
 
-    def sweep(self, held: Collection[str]) -> None:
-        """Remove the files of claims other than `held`, and temporary files of processes that died."""
+    def sweep(self, claim_uids: Collection[str]) -> None:
+        """Remove the files of claims other than `claim_uids`, and temporary files of processes that died."""
         for name in self._files.names(self._folder):
-            ours = name.endswith((".json", TEMPORARY_SUFFIX))
-            if ours and metadata.claim_uid_of(name) not in held:
+            is_ours = name.endswith((".json", TEMPORARY_SUFFIX))
+            if is_ours and metadata.claim_uid_of(name) not in claim_uids:
                 self._files.remove(self._folder / name)
                 log.info("removed a leftover metadata file", extra={"file": name})

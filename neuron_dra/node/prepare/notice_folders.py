@@ -53,18 +53,18 @@ class NoticeFolders:
             self._files.remove(folder / name)
         self._files.remove_folder(folder)
 
-    def sweep(self, held: Collection[str]) -> None:
-        """Remove the folders of claims other than `held`."""
+    def sweep(self, claim_uids: Collection[str]) -> None:
+        """Remove the folders of claims other than `claim_uids`."""
         for name in self._files.names(self._root):
             uid = notice.claim_uid_of(name)
-            if uid not in held and name == notice.folder_name(uid):
+            if uid not in claim_uids and name == notice.folder_name(uid):
                 self.remove(uid)
                 log.info("removed the leftover folder of a notice", extra={"folder": name})
 
     def _folder(self, uid: str) -> Path:
         return self._root / notice.folder_name(uid)
 
-    def _wanted(self, claim: PreparedClaim) -> bytes | None:
+    def _notice_bytes(self, claim: PreparedClaim) -> bytes | None:
         """Return the bytes of a claim's file; None if it should have none."""
         told = self._told
         return told.notice.encode() if told is not None and told.notice is not None else None
@@ -73,13 +73,13 @@ class NoticeFolders:
         """Return whether a claim's file is another one. What is there stays until its workload is known."""
         if self._told is None or not self._told.concerns(claim):
             return False
-        return self._files.read(self._folder(claim.ref.uid) / notice.FILE) != self._wanted(claim)
+        return self._files.read(self._folder(claim.ref.uid) / notice.FILE) != self._notice_bytes(claim)
 
     def _write(self, claim: PreparedClaim) -> None:
         if not self._differs(claim):
             return
-        path, data = self._folder(claim.ref.uid) / notice.FILE, self._wanted(claim)
-        if data is None:
+        path, notice_bytes = self._folder(claim.ref.uid) / notice.FILE, self._notice_bytes(claim)
+        if notice_bytes is None:
             self._files.remove(path)
         else:
-            replace(self._files, path, data, 0o644)
+            replace(self._files, path, notice_bytes, 0o644)

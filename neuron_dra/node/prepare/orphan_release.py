@@ -58,22 +58,23 @@ class OrphanRelease:
 
     async def look(self) -> None:
         """Check once, and release claims that are certainly orphaned. Raises OSError, TimeoutError."""
-        doubtful = {uid: claim for uid, claim in self._prepared.claims.items() if in_use.is_doubtful(claim)}
-        absent = await self._absent(doubtful) if doubtful else {}
+        doubtful_claims = {uid: claim for uid, claim in self._prepared.claims.items() if in_use.is_doubtful(claim)}
+        absent_claims = await self._absent(doubtful_claims) if doubtful_claims else {}
         now = asyncio.get_running_loop().time()
-        self._absent_since = {uid: self._absent_since.get(uid, now) for uid in absent}
-        for kept in (self._ask_at, self._waits_s):
-            for uid in [uid for uid in kept if uid not in absent]:
-                del kept[uid]
-        due = [
+        self._absent_since = {uid: self._absent_since.get(uid, now) for uid in absent_claims}
+        for times_by_uid in (self._ask_at, self._waits_s):
+            for uid in [uid for uid in times_by_uid if uid not in absent_claims]:
+                del times_by_uid[uid]
+        due_uids = [
             uid
             for uid, since in self._absent_since.items()
             if now >= since + self._timing.absent_s and now >= self._ask_at.get(uid, 0.0)
         ]
-        gone = [absent[uid] for uid in due if await self._is_gone(absent[uid], now)]
-        if gone:
-            still = await self._absent({claim.ref.uid: claim for claim in gone})  # again, after the API server's reply
-            for claim in await self._prepared.forget(list(still.values())):
+        gone_claims = [absent_claims[uid] for uid in due_uids if await self._is_gone(absent_claims[uid], now)]
+        if gone_claims:
+            # Ask the kubelet again, after the API server's reply.
+            still_absent = await self._absent({claim.ref.uid: claim for claim in gone_claims})
+            for claim in await self._prepared.forget(list(still_absent.values())):
                 log.warning(
                     "forgot an orphaned claim, which neither the kubelet nor the API server has; its devices are free",
                     extra={"claim": str(claim.ref), "uid": claim.ref.uid},
@@ -96,8 +97,8 @@ class OrphanRelease:
     async def _is_gone(self, claim: PreparedClaim, now: float) -> bool:
         uid = claim.ref.uid
         try:
-            found = await self._claims.find(claim.ref)
-            exists = found is not None and any(d.pool == self._node_name for d in wire.allocated_devices(found))
+            stored = await self._claims.find(claim.ref)
+            exists = stored is not None and any(d.pool == self._node_name for d in wire.allocated_devices(stored))
         except (ApiError, ClaimError) as err:
             log.info("cannot look up a claim yet", extra={"claim": str(claim.ref), "error": str(err)})
             return False

@@ -20,32 +20,32 @@ async def report(
 ) -> None:
     """Log and count such claims; look soon after the start, then every hour. Unprepared ones no longer count."""
     now = asyncio.get_running_loop().time
-    gone: set[str] = set()
+    orphan_uids: set[str] = set()
     seen, look_at = prepared.changed.count, now() + random.uniform(*timing.report_first_s)
     while True:
         await prepared.changed.after(seen, look_at - now())
         seen = prepared.changed.count
         if now() >= look_at:
-            gone = await _without_object(prepared, claims, gone)
+            orphan_uids = await _without_object(prepared, claims, orphan_uids)
             look_at = now() + timing.report_s
-        gone &= prepared.claims.keys()
-        metrics.orphans(len(gone))
+        orphan_uids &= prepared.claims.keys()
+        metrics.orphans(len(orphan_uids))
 
 
-async def _without_object(prepared: PreparedClaims, claims: ClaimReader, before: set[str]) -> set[str]:
-    """Return the UIDs of the prepared claims whose object is gone; without a certain answer, as `before`."""
-    gone = set(before)
+async def _without_object(prepared: PreparedClaims, claims: ClaimReader, uids_before: set[str]) -> set[str]:
+    """Return the UIDs of the prepared claims whose object is gone; without a certain answer, as in `uids_before`."""
+    orphan_uids = set(uids_before)
     for claim in list(prepared.claims.values()):
         try:
-            missing = await claims.find(claim.ref) is None
+            is_missing = await claims.find(claim.ref) is None
         except (ApiError, ClaimError):  # no reply, or not one of the API server
             continue
-        if missing:
-            gone.add(claim.ref.uid)
+        if is_missing:
+            orphan_uids.add(claim.ref.uid)
             log.warning(
                 "the object of a prepared claim is gone; waiting for the kubelet to unprepare it",
                 extra={"claim": str(claim.ref), "uid": claim.ref.uid},
             )
         else:
-            gone.discard(claim.ref.uid)
-    return gone
+            orphan_uids.discard(claim.ref.uid)
+    return orphan_uids

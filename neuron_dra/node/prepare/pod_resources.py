@@ -116,7 +116,9 @@ def _pod(message: memoryview) -> ListedPod:
 
 
 def _claim(claim: Any, container: str) -> ListedClaim:
-    devices = frozenset((each.driver_name, each.pool_name, each.device_name) for each in claim.claim_resources)
+    devices = frozenset(
+        (resource.driver_name, resource.pool_name, resource.device_name) for resource in claim.claim_resources
+    )
     return ListedClaim(claim.claim_namespace, claim.claim_name, devices, container, _uid(claim))
 
 

@@ -82,18 +82,18 @@ class Rediscovery:
         """List the cluster's claims; return those with devices of this node, by UID. Raises ApiError, ClaimError."""
         return {claim.ref.uid: claim async for claim in self.claims.allocated()}
 
-    async def of_file(self, spec: Spec, allocated: Claim | None, others: list[PreparedClaim]) -> PreparedClaim:
-        """Decide again on a claim of which our CDI file is left. Raises ApiError.
+    async def of_file(self, spec: Spec, allocated: Claim | None, other_claims: list[PreparedClaim]) -> PreparedClaim:
+        """Decide again on a claim that has only our CDI file. Raises ApiError.
 
         A claim that is rejected now, or gone from the API, may still have a running container, so it is adopted.
         """
         try:
-            return self._decide(await self.claims.fetch(spec.ref), others)
+            return self._decide(await self.claims.fetch(spec.ref), other_claims)
         except (ClaimError, NotFound) as err:
-            held = tuple(
+            shown_devices = tuple(
                 AllocatedDevice("", "", shown.name, shown.admin_access, shown.share_id) for shown in spec.devices
             )
-            return self._adopted(allocated or Claim(spec.ref, held), err)
+            return self._adopted(allocated or Claim(spec.ref, shown_devices), err)
 
     def of_foreign_files(
         self, device_ids: Mapping[str, tuple[int, ...]], allocated: Mapping[str, Claim]
@@ -107,39 +107,39 @@ class Rediscovery:
                 adopted[uid] = specs.adopted_foreign(uid, ids)
         return adopted
 
-    async def of_list(self, listing: Listing, known: Mapping[str, PreparedClaim]) -> dict[str, PreparedClaim]:
-        """Return the claims that the kubelet lists with devices of this node, except those `known`. Raises ApiError."""
-        names_known = {(claim.ref.namespace, claim.ref.name) for claim in known.values()}
+    async def of_list(self, listing: Listing, known_claims: Mapping[str, PreparedClaim]) -> dict[str, PreparedClaim]:
+        """Return the claims that the kubelet lists with devices of this node, except known ones. Raises ApiError."""
+        known_names = {(claim.ref.namespace, claim.ref.name) for claim in known_claims.values()}
         restored: dict[str, PreparedClaim] = {}
         for shown in evidence.shown_claims(listing, self._node_name):
-            if shown.uid in known or (not shown.uid and (shown.namespace, shown.name) in names_known):
+            if shown.uid in known_claims or (not shown.uid and (shown.namespace, shown.name) in known_names):
                 continue
-            claim = await self._of_shown(shown, [*known.values(), *restored.values()])
-            if claim is not None and claim.ref.uid not in known:
+            claim = await self._of_shown(shown, [*known_claims.values(), *restored.values()])
+            if claim is not None and claim.ref.uid not in known_claims:
                 restored[claim.ref.uid] = claim
         return restored
 
-    async def _of_shown(self, shown: ShownClaim, others: list[PreparedClaim]) -> PreparedClaim | None:
+    async def _of_shown(self, shown: ShownClaim, other_claims: list[PreparedClaim]) -> PreparedClaim | None:
         """Decide again on a claim that the kubelet lists; adopt it if that fails."""
         devices = tuple(AllocatedDevice("", self._node_name, device) for device in shown.devices)
-        held = Claim(ClaimRef(shown.namespace, shown.name, shown.uid), devices)
+        claim = Claim(ClaimRef(shown.namespace, shown.name, shown.uid), devices)
         try:
             current = await self.claims.named(shown.namespace, shown.name)
             if shown.uid not in ("", current.ref.uid):
                 raise ClaimError(f"the kubelet lists UID {shown.uid}, the API server has {current.ref.uid}")
-            held = Claim(current.ref, devices, pod=current.pod)
+            claim = Claim(current.ref, devices, pod=current.pod)
             allocated_here = sorted({device.device for device in current.devices if device.pool == self._node_name})
             if allocated_here != list(shown.devices):
                 raise ClaimError(f"the kubelet lists {list(shown.devices)}, the API server has {allocated_here}")
-            held = current
-            return self._decide(current, others)
+            claim = current
+            return self._decide(current, other_claims)
         except (ClaimError, NotFound) as err:
-            if held.ref.uid:
-                return self._adopted(held, err)
+            if claim.ref.uid:
+                return self._adopted(claim, err)
             log.error(
                 "the kubelet lists a claim with devices of this node, and nothing shows its UID, so its devices cannot "
                 "be held; delete its pod",
-                extra={"claim": str(held.ref), "devices": ",".join(shown.devices), "error": str(err)},
+                extra={"claim": str(claim.ref), "devices": ",".join(shown.devices), "error": str(err)},
             )
             return None
 

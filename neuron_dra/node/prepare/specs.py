@@ -30,8 +30,8 @@ class Spec:
 
 def uids(files: Files, cdi_root: Path) -> list[str]:
     """Return the UIDs of claims that have a CDI file, ours or another driver's."""
-    found = {cdi.claim_uid_of(name) or cdi.other_claim_uid_of(name) for name in files.names(cdi_root)}
-    return sorted(uid for uid in found if uid is not None)
+    file_uids = {cdi.claim_uid_of(name) or cdi.other_claim_uid_of(name) for name in files.names(cdi_root)}
+    return sorted(uid for uid in file_uids if uid is not None)
 
 
 def read(files: Files, path: Path, uid: str) -> Spec | None:
@@ -63,12 +63,12 @@ def adopted_foreign(uid: str, device_ids: tuple[int, ...]) -> PreparedClaim:
 
 def foreign_device_ids(files: Files, cdi_root: Path, uid: str) -> tuple[int, ...]:
     """Return the Neuron devices in another driver's file, whatever its format; none if it cannot be read."""
-    found: set[int] = set()
+    device_ids: set[int] = set()
     for name in (cdi.file_name(uid), cdi.other_file_name(uid)):
         with contextlib.suppress(OSError):
             text = (files.read(cdi_root / name) or b"").decode(errors="replace")
-            found |= cdi.device_files_in(text)
-    return tuple(sorted(found))
+            device_ids |= cdi.device_files_in(text)
+    return tuple(sorted(device_ids))
 
 
 def written(claims: Iterable[PreparedClaim], write: Callable[[PreparedClaim], bool]) -> list[ClaimRef]:
@@ -76,14 +76,14 @@ def written(claims: Iterable[PreparedClaim], write: Callable[[PreparedClaim], bo
 
     An error is logged: the next repair tries again, and the claim stays prepared.
     """
-    done = []
+    written_refs = []
     for claim in claims:
         try:
             if write(claim):
-                done.append(claim.ref)
+                written_refs.append(claim.ref)
         except OSError as err:
             log.warning("a CDI file could not be written", extra={"claim": str(claim.ref), "error": str(err)})
-    return done
+    return written_refs
 
 
 def remove_leftover(files: Files, path: Path) -> None:
