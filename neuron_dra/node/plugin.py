@@ -180,8 +180,8 @@ class Plugin:
         publisher = SlicePublisher(self.client, self.slices)
         timing = self._timing.publish
         connected = ConnectedSets(self.settings, timing, self.node, self.client, publisher, self.events, files)
-        wanted = self.settings.present_label
-        present = PresentLabel(self.client, self.node, timing.label_retry_s, wanted=wanted)
+        is_enabled = self.settings.present_label
+        present = PresentLabel(self.client, self.node, timing.label_retry_s, is_enabled=is_enabled)
         return Publishing(
             self.settings,
             timing,
@@ -207,7 +207,7 @@ class Plugin:
     def _telemetry(self) -> Telemetry | None:
         if self.settings.device_counters == "none":
             return None
-        made = Telemetry(
+        telemetry = Telemetry(
             Path(self.settings.host_root or "/"),
             self.settings.device_counters,
             self.prepared,
@@ -216,8 +216,8 @@ class Plugin:
             lambda: self.hardware.hanging,
             self._timing.counters,
         )
-        made.register(self.metrics.registry)
-        return made
+        telemetry.register(self.metrics.registry)
+        return telemetry
 
     def _services(self) -> Services:
         return Services(

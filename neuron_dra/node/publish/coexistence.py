@@ -53,7 +53,7 @@ class DevicePluginWatch:
         self._clock = clock
         self._alive_at: dict[str, float] = {}  # by socket that answered, or that was there while the Node had an offer
         self._left: str | None = None  # a socket, whether or not it answers
-        self._found: tuple[object, ...] = (None, None, None, (), "")
+        self._last_evidence: tuple[object, ...] = (None, None, None, (), "")
         self.socket: str | None = None
         self.pods: tuple[str, ...] = ()
         self.unlisted = ""
@@ -67,9 +67,9 @@ class DevicePluginWatch:
             self._alive_at[self.socket] = self._clock()
         await self._list()
         self.looked.set()
-        found = (self.socket, self._left, self._recently(), self.pods, self.unlisted)
-        if found != self._found:
-            self._found = found
+        evidence = (self.socket, self._left, self._recently(), self.pods, self.unlisted)
+        if evidence != self._last_evidence:
+            self._last_evidence = evidence
             self._then()
 
     def _recently(self) -> str | None:
@@ -110,14 +110,11 @@ def pods_of_a_device_plugin(pods: Iterable[ListedPod]) -> tuple[str, ...]:
 
     The kubelet lists no ids of pods that have ended.
     """
-    found: set[str] = set()
+    pod_texts: set[str] = set()
     for pod in pods:
-        ours = []
-        for resource in pod.plugin_resources:
-            if resource.startswith(VENDOR):
-                ours.append(resource)
-        found.update(f"{pod.namespace}/{pod.name} ({resource})" for resource in ours)
-    return tuple(sorted(found))
+        vendor_resources = [resource for resource in pod.plugin_resources if resource.startswith(VENDOR)]
+        pod_texts.update(f"{pod.namespace}/{pod.name} ({resource})" for resource in vendor_resources)
+    return tuple(sorted(pod_texts))
 
 
 def live_socket(folder: Path) -> str | None:
@@ -135,10 +132,8 @@ def any_socket(folder: Path) -> str | None:
 
 def _sockets(folder: Path) -> list[Path]:
     with contextlib.suppress(OSError):
-        named = []
-        for path in sorted(folder.iterdir()):
-            if path.name.startswith("neuron") and path.suffix == ".sock":
-                named.append(path)
+        paths = sorted(folder.iterdir())
+        named = [path for path in paths if path.name.startswith("neuron") and path.suffix == ".sock"]
         return [path for path in named if path.is_socket()]
     return []
 
@@ -177,18 +172,15 @@ def explanation(
     recently: str | None = None,
 ) -> str:
     """Return the message about a device plugin that runs, or did `recently`, or its pods; empty if there is neither."""
-    found = [
+    signs = [
         f"its socket {socket_name} answers" if socket_name else "",
         f"the Node offers {resource}" if resource else "",
     ]
-    evidence = " and ".join(part for part in found if part)
+    evidence = " and ".join(part for part in signs if part)
     if not evidence and recently:
         evidence = f"{recently}: it was, in the last six minutes, and may be started again"
-    texts = []
-    for part in (_of_plugin(evidence, node_name), _of_pods(pods, node_name)):
-        if part:
-            texts.append(part)
-    return "; ".join(texts)
+    texts = (_of_plugin(evidence, node_name), _of_pods(pods, node_name))
+    return "; ".join(text for text in texts if text)
 
 
 def _of_plugin(evidence: str, node_name: str) -> str:

@@ -54,7 +54,7 @@ class ConnectedSets:
         self._files = files
         self._disk = Worker("connected sets")
         self._marker: bool | None = None  # None until it is read
-        self._made: tuple[Node, tuple[bool, bool, frozenset[linked.Pair]], Division | None] | None = None
+        self._last_division: tuple[Node, tuple[bool, bool, frozenset[linked.Pair]], Division | None] | None = None
         self._links = linked.Links()
         self._followed: Node | None = None
         self._divides = False  # the last answer of `settle`: only then links are followed
@@ -104,14 +104,14 @@ class ConnectedSets:
         if self._marker is None:
             await self._disk.do(sweep, self._files, self._path)
             self._marker = await self._disk.do(self._files.read, self._path) is not None
-        wanted = self._settings.connected_sets
-        in_play = self._marker or divided.is_in_play(published, prepared)
-        if not wanted and not in_play:
+        is_enabled = self._settings.connected_sets
+        is_in_play = self._marker or divided.is_in_play(published, prepared)
+        if not is_enabled and not is_in_play:
             self._look_at, self._links, self._followed = None, linked.Links(), None
             return False
-        if wanted:
+        if is_enabled:
             await self._ask(published)
-        await self._check(pool, wanted=wanted)
+        await self._check(pool, is_enabled=is_enabled)
         if self.on and not self._marker:
             try:
                 await self._disk.do(write_atomically, self._files, self._path, b"", 0o600)
@@ -120,7 +120,7 @@ class ConnectedSets:
                 self.why_not = f"{self._path} cannot be written: {err}"
                 self._events.post("Warning", EVENT, f"connected sets of devices are not published: {self.why_not}")
                 self._look_at = asyncio.get_running_loop().time() + self._first_s
-        return self._publisher.keeps_counters is True and (self.on or in_play)
+        return self._publisher.keeps_counters is True and (self.on or is_in_play)
 
     async def _ask(self, published: Collection[Wire]) -> None:
         """Ask the API server for its version as often as that is due."""
@@ -128,13 +128,13 @@ class ConnectedSets:
         if oldest is None or self._kubelet_refuses:
             self._gate = None
             return
-        settled = divided.is_settled(published)
-        gate = self._gate or Gate(is_open=settled)
+        is_settled = divided.is_settled(published)
+        gate = self._gate or Gate(is_open=is_settled)
         while asyncio.get_running_loop().time() >= gate.ask_at:
-            found = await version.asked_apart(self._client)
+            server_version = await version.asked_apart(self._client)
             now = asyncio.get_running_loop().time()
-            is_plain = bool(published) and not settled
-            gate = server_gate.answered(gate, now, found, oldest, is_plain=is_plain, timing=self._gate_timing)
+            is_plain = bool(published) and not is_settled
+            gate = server_gate.answered(gate, now, server_version, oldest, is_plain=is_plain, timing=self._gate_timing)
         if self._gate is not None and gate.reason != self._gate.reason:
             self._look_at = None
         self._gate = gate
@@ -143,15 +143,15 @@ class ConnectedSets:
     def _kubelet_refuses(self) -> str:
         return connected.why_not_kubelet(versions.parse(self._node.kubelet_version))
 
-    async def _check(self, pool: slices.Pool, *, wanted: bool) -> None:
+    async def _check(self, pool: slices.Pool, *, is_enabled: bool) -> None:
         """Look again, if it is time, whether the node may publish connected sets. Raises ApiError."""
         now = asyncio.get_running_loop().time()
         kubelet, self._kubelet = self._kubelet, self._node.kubelet_version
         is_early = self._look_at is not None and now < self._look_at and kubelet == self._kubelet
         if is_early and (self._publisher.keeps_counters or not self.on):
             return
-        why = await self._find_out(pool) if wanted else ""
-        if not wanted and not self._publisher.keeps_counters:
+        why = await self._find_out(pool) if is_enabled else ""
+        if not is_enabled and not self._publisher.keeps_counters:
             await self._publisher.learn_counters(pool)
         if why:
             self._events.post("Warning", EVENT, f"connected sets of devices are not published: {why}")
@@ -186,24 +186,24 @@ class ConnectedSets:
         """Return what the node can publish with counters, computed once per reading; None if its type is unknown."""
         self._follow_links(node)
         key = (self.on, self._parts, self._links.up)
-        if self._made is None or self._made[0] is not node or self._made[1] != key:
-            self._made = (node, key, self._divide(node, offered))
-        return self._made[2]
+        if self._last_division is None or self._last_division[0] is not node or self._last_division[1] != key:
+            self._last_division = (node, key, self._divide(node, offered))
+        return self._last_division[2]
 
     @property
     def _parts(self) -> bool:
         """Whether an UltraServer's node is divided though it is published as one device."""
-        wanted = self._settings.ultraserver_parts
-        return wanted == "on" or (wanted == "auto" and not self._has_controller)
+        parts_setting = self._settings.ultraserver_parts
+        return parts_setting == "on" or (parts_setting == "auto" and not self._has_controller)
 
     @property
     def _has_controller(self) -> bool:
         """Whether the UltraServer controller is installed: the setting expects it, or it has labelled the Node."""
-        labelled = any(label.startswith(names.ULTRASERVER_LABELS) for label in self._node.labels)
-        return self._settings.enable_ultraserver_operator or labelled
+        is_labelled = any(label.startswith(names.ULTRASERVER_LABELS) for label in self._node.labels)
+        return self._settings.enable_ultraserver_operator or is_labelled
 
     def _follow_links(self, node: Node) -> None:
-        """Take over the links of a new reading, and those that have been well for long enough."""
+        """Follow the links of a new reading, and those that have been healthy for long enough."""
         now = asyncio.get_running_loop().time()
         is_due = self._links.look_at is not None and now >= self._links.look_at
         if node is not self._followed or is_due:
@@ -212,18 +212,18 @@ class ConnectedSets:
 
     def _divide(self, node: Node, offered: tuple[devices.Device, ...]) -> Division | None:
         sizes_wanted = self._settings.connected_sizes_wanted
-        found = partitions.partitioned(node, offered, sizes=sizes_wanted, links=self._links.up, parts=self._parts)
-        if found is None:
+        partitioned = partitions.partitioned(node, offered, sizes=sizes_wanted, links=self._links.up, parts=self._parts)
+        if partitioned is None:
             return None
-        if self.on and found.left_out:
-            sizes, limit = ", ".join(found.left_out), partitions.devices_at_most(node.spec)
+        if self.on and partitioned.left_out:
+            sizes, limit = ", ".join(partitioned.left_out), partitions.devices_at_most(node.spec)
             log.info("sizes are left out: a node publishes few devices", extra={"sizes": sizes, "limit": limit})
-        wanted = {device.name for device in offered}
+        offered_names = {device.name for device in offered}
         return Division(
             on=self.on,
-            offered=tuple(one.device for one in found.partitions if self.on or one.device.name in wanted),
-            counters=tuple(each.to_wire() for each in found.counters),
-            position=found.position,
+            offered=tuple(p.device for p in partitioned.partitions if self.on or p.device.name in offered_names),
+            counters=tuple(counter_set.to_wire() for counter_set in partitioned.counters),
+            position=partitioned.position,
             named=lambda name: partitions.named(node, name),
         )
 

@@ -52,7 +52,7 @@ def _now() -> datetime.datetime:
 
 @dataclass(frozen=True, slots=True)
 class _Wait:
-    """Nothing is written now; `error` says why, empty for no error, None if the last one stands."""
+    """Nothing is written now. `error` is why; empty if there is no error, None to keep the last one."""
 
     error: str | None = None
 
@@ -62,7 +62,7 @@ class _Write:
     """The slices of the pool are written; `refusal` is why no new devices are published, empty if they are."""
 
     pool: slices.Pool
-    wanted: Wanted
+    desired: Wanted
     refusal: str
 
 
@@ -90,7 +90,7 @@ class Publishing:
         tags: TagKeeper,
         lock: PublisherLock,
         publisher: SlicePublisher,
-        wanted: WantedDevices,
+        wanted_devices: WantedDevices,
         reports: PublishReports,
     ) -> None:
         self._settings = settings
@@ -107,7 +107,7 @@ class Publishing:
         self._tags = tags
         self._lock = lock
         self._publisher = publisher
-        self._wanted = wanted
+        self._wanted_devices = wanted_devices
         self._reports = reports
         self._recalled = False
         self._look_at: float | None = None  # when to publish again even without a change
@@ -116,25 +116,25 @@ class Publishing:
     async def follow_hardware(self) -> None:
         """Report the health and the UltraServer after each changed reading, until cancelled."""
         while True:
-            seen = self._hardware.changed.count
-            if seen:
+            readings_seen = self._hardware.changed.count
+            if readings_seen:
                 if self._hardware.known.is_set() and not self._hardware.maybe_ultraserver:
                     self._tags.watch.follow(None, whole_node=False)
                 self._reports.device_health()
                 self._dirty.notify()
-            await self._hardware.changed.after(seen)
+            await self._hardware.changed.after(readings_seen)
 
     async def run(self) -> None:
         """Publish on every change until cancelled; failures are reported and retried."""
         waits = backoff.delays(*self._timing.retry_s, random.random)
-        quick = QUICK_RETRIES
+        quick_retries = QUICK_RETRIES
         compare_at = self._next_compare()
-        seen = 0
+        changes_seen = 0
         while True:
-            until = min(compare_at, self._look_at or compare_at)
-            await self._dirty.after(seen, until - asyncio.get_running_loop().time())
+            wake_at = min(compare_at, self._look_at or compare_at)
+            await self._dirty.after(changes_seen, wake_at - asyncio.get_running_loop().time())
             await asyncio.sleep(self._timing.gather_s * random.uniform(0.5, 1.5))
-            seen = self._dirty.count
+            changes_seen = self._dirty.count
             self._look_at = None
             reading = self._hardware.changed.count
             try:
@@ -142,14 +142,14 @@ class Publishing:
                     await self._publisher.cache.relist()
                     compare_at = self._next_compare()
                 await self.publish()
-                waits, quick = backoff.delays(*self._timing.retry_s, random.random), QUICK_RETRIES
+                waits, quick_retries = backoff.delays(*self._timing.retry_s, random.random), QUICK_RETRIES
                 if pause_s := self._rivals.take_pause():
                     await self._hardware.changed.after(reading, pause_s)
             except (Conflict, AlreadyExists, NotFound) as err:
                 log.info("slices were changed meanwhile; comparing again", extra={"error": str(err)})
                 self._dirty.notify()
-                quick -= 1
-                if quick <= 0:
+                quick_retries -= 1
+                if quick_retries <= 0:
                     await self._failed(err, next(waits), reading)
             except ApiError as err:
                 wait_s = next(waits)
@@ -174,17 +174,17 @@ class Publishing:
         self._observe(node)
         step = await self._next_step(node)
         if isinstance(step, _Write):
-            result = await self._write(step.pool, step.wanted)
-            self.state = PublishState(result, step.refusal or self._rivals.why, _now())
+            published = await self._write(step.pool, step.desired)
+            self.state = PublishState(published, step.refusal or self._rivals.why, _now())
         elif step.error is not None:
             self.state = PublishState(self.state.result, step.error, self.state.at)
 
     def _observe(self, node: dict[str, Any] | None) -> None:
-        """Hand on what the Node, the hardware and the published slices say."""
+        """Pass the Node's labels, the UltraServer and the published faults to the parts that need them."""
         if node is not None:
             self._hardware.label(self._node.labels)
-            operator = any(label.startswith(names.ULTRASERVER_LABELS) for label in self._node.labels)
-            self._tags.watch.saw_operator(operator)
+            has_operator = any(label.startswith(names.ULTRASERVER_LABELS) for label in self._node.labels)
+            self._tags.watch.saw_operator(has_operator)
         if not self._hardware.known.is_set():
             return
         if node is not None:
@@ -199,7 +199,7 @@ class Publishing:
         self._reports.device_health()
 
     async def _next_step(self, node: dict[str, Any] | None) -> _Wait | _Write:
-        """Return what to do now. What it needs first, the inventory and the tags, is settled. Raises as `publish`."""
+        """Take the inventory, settle the tags, and return what to do now. Raises as `publish`."""
         if not self._hardware.known.is_set():
             self._reports.findings()
             is_told = self._hardware.node.findings or self._hardware.is_away
@@ -212,19 +212,19 @@ class Publishing:
             return _Wait()
         self._reports.post_health_events()
         list_again_at = await self._take_inventory()
-        settled = await self._tags.settle(self._publisher.devices)
+        is_settled = await self._tags.settle(self._publisher.devices)
         self._look_at = self._tags.look_at
         self._look_again_at(list_again_at)
-        if not settled:
+        if not is_settled:
             return _Wait()
         pool = slices.Pool(self._settings.node_name, node["metadata"]["uid"])
         if self._must_learn_taints():
             await self._publisher.learn_taints(pool)
-        wanted = await self._wanted.decide(refusal, pool)
-        self._look_again_at(self._wanted.look_at)
-        if wanted is None:
+        desired = await self._wanted_devices.decide(refusal, pool)
+        self._look_again_at(self._wanted_devices.look_at)
+        if desired is None:
             return _Wait(refusal)
-        return _Write(pool, wanted, refusal)
+        return _Write(pool, desired, refusal)
 
     def _why_no_node(self, node: dict[str, Any] | None) -> str:
         """Return an error if the API server has no Node of this name."""
@@ -244,20 +244,20 @@ class Publishing:
         if when is not None:
             self._look_at = when if self._look_at is None else min(self._look_at, when)
 
-    async def _write(self, pool: slices.Pool, wanted: Wanted) -> Published:
+    async def _write(self, pool: slices.Pool, desired: Wanted) -> Published:
         """Write the slices, and report it. Raises ApiError."""
-        kept = (self._publisher.keeps_taints, self._publisher.keeps_counters)
-        result = await self._publisher.publish(pool, wanted.devices, wanted.counters, wanted.position)
-        if wanted.ends_division:
+        kept_before = (self._publisher.keeps_taints, self._publisher.keeps_counters)
+        published = await self._publisher.publish(pool, desired.devices, desired.counters, desired.position)
+        if desired.ends_division:
             await self._connected.ended()
-        self._rivals.took(asyncio.get_running_loop().time(), wanted, result)
+        self._rivals.took(asyncio.get_running_loop().time(), desired, published)
         self._reports.rival(self._rivals.why)
         self._reports.post_taken_names()
-        if (self._publisher.keeps_taints, self._publisher.keeps_counters) != kept:
+        if (self._publisher.keeps_taints, self._publisher.keeps_counters) != kept_before:
             self._dirty.notify()  # the API server's version changed: what it drops is published in another way
-        self._reports.published(result)
-        await self._label_node(publishes=bool(wanted.devices))
-        return result
+        self._reports.published(published)
+        await self._label_node(publishes=bool(desired.devices))
+        return published
 
     async def _label_node(self, *, publishes: bool) -> None:
         """Set the Node's label, if the setting asks for it."""
@@ -265,44 +265,45 @@ class Publishing:
         self._look_again_at(self._present.look_at)
 
     async def _take_inventory(self) -> float | None:
-        """Before the first publish, find the claims that were prepared here and are not known.
+        """Before the first publish, find the claims that were prepared here and are not in the checkpoint.
 
         Returns when to try again, in the loop's time, if the kubelet did not answer. Raises ApiError, OSError.
         """
         if self._inventory_taken:
             return None
-        names_published = (item["metadata"]["name"] for item in self._publisher.cache.items.values())
-        others = not all(slices.is_ours(name, self._settings.node_name) for name in names_published)
-        self._inventory_taken = await self._inventory.take(others_published=others)
+        published_slices = self._publisher.cache.items.values()
+        published_names = (resource_slice["metadata"]["name"] for resource_slice in published_slices)
+        others_published = not all(slices.is_ours(name, self._settings.node_name) for name in published_names)
+        self._inventory_taken = await self._inventory.take(others_published=others_published)
         if self._inventory_taken:
             return None
         return asyncio.get_running_loop().time() + self._timing.list_again_s
 
     def offers(self, name: str) -> bool:
         """Return whether this node publishes, or is about to publish, a device of that name."""
-        return self._wanted.offers(name)
+        return self._wanted_devices.offers(name)
 
     def _recall(self) -> None:
         """Restore the faults in the published slices, once: faults persist across restarts."""
         if not self._recalled:
             self._recalled = True
-            published = {
+            published_devices = {
                 device["name"]: device for device in self._publisher.devices if not is_partition(device["name"])
             }
-            if len(published) > 1:
-                published.pop(names.NODE_DEVICE, None)  # the devices themselves are there
-            for name, device in published.items():
+            if len(published_devices) > 1:
+                published_devices.pop(names.NODE_DEVICE, None)  # the devices themselves are there
+            for name, device in published_devices.items():
                 self._hardware.recall(name, health.reasons_on(device))
 
     def _refusal(self, node: dict[str, Any]) -> str:
         """Return why no new devices may be published now; empty if they may."""
         why = self._device_plugin.why(node)
-        refuse = self._settings.device_plugin_coexistence == "refuse"
-        self._reports.device_plugin(why, refuse=refuse)
+        must_refuse = self._settings.device_plugin_coexistence == "refuse"
+        self._reports.device_plugin(why, refuse=must_refuse)
         self._reports.pods_unlisted(self._device_plugin.unlisted)
-        if why and refuse and self.state.error != why:
+        if why and must_refuse and self.state.error != why:
             log.error("refusing to publish", extra={"reason": why})
-        if refuse:
+        if must_refuse:
             return why
         return ""
 

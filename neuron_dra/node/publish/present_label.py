@@ -17,17 +17,17 @@ log = logging.getLogger(__name__)
 class PresentLabel:
     """Sets the label once the node publishes devices, if the setting asks for it. It is never removed."""
 
-    def __init__(self, client: KubeClient, node: OwnNode, retry_s: float, *, wanted: bool) -> None:
+    def __init__(self, client: KubeClient, node: OwnNode, retry_s: float, *, is_enabled: bool) -> None:
         self._client = client
         self._node = node
         self._retry_s = retry_s
-        self._wanted = wanted
+        self._is_enabled = is_enabled
         self.look_at: float | None = None  # when to try again
 
     async def settle(self, *, publishes: bool) -> None:
         """Set the label if it is missing; a failure is logged, and disturbs nothing else."""
         self.look_at = None
-        if not self._wanted or not publishes or self._node.labels.get(names.PRESENT_LABEL) == names.PRESENT:
+        if not self._is_enabled or not publishes or self._node.labels.get(names.PRESENT_LABEL) == names.PRESENT:
             return
         labels = {names.PRESENT_LABEL: names.PRESENT}
         try:

@@ -75,16 +75,12 @@ class PublishReports:
 
     def _states(self) -> tuple[health.DeviceHealth, ...]:
         """Return the health of every device that is published, held, or would be published if healthy."""
-        own = self._hardware.device_names(self._connected.shape)
-        seen = []
-        for device in self._publisher.devices:
-            if not is_partition(device["name"]):
-                seen.append(device["name"])
-        held = checkpoint.device_names(self._prepared.claims.values())
-        found = []
-        for name in sorted({*own, *seen, *held}, key=publication.order):
-            found.append(self._hardware.health_of(name))
-        return tuple(found)
+        own_names = self._hardware.device_names(self._connected.shape)
+        device_names = (device["name"] for device in self._publisher.devices)
+        published_names = [name for name in device_names if not is_partition(name)]
+        prepared_names = checkpoint.device_names(self._prepared.claims.values())
+        names = sorted({*own_names, *published_names, *prepared_names}, key=publication.order)
+        return tuple(self._hardware.health_of(name) for name in names)
 
     def post_health_events(self) -> None:
         """Post an Event about each unhealthy device, and about each that is healthy again."""

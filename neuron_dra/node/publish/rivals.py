@@ -1,6 +1,7 @@
 """Another program that writes this node's slices: each undoes what the other wrote, for as long as both run.
 
-The first times are answered at once, for a driver that was replaced may write for the last time. Then the pauses grow.
+The first times, the plugin writes again immediately, because a driver that was replaced may write for the last time.
+Then the pauses grow.
 """
 
 from __future__ import annotations
@@ -21,26 +22,26 @@ class Rivals:
     def __init__(self, node_name: str, timing: PublishTiming) -> None:
         self._node_name = node_name
         self._timing = timing
-        self._wanted: Wanted | None = None
+        self._desired: Wanted | None = None
         self._undone_at: list[float] = []
         self.why = ""
         self._pause_s = 0.0
 
-    def took(self, now: float, wanted: Wanted, result: Published) -> None:
-        """Take a publish into account. It was against a rival if nothing else that we want has changed."""
-        same, self._wanted = wanted == self._wanted, wanted
+    def took(self, now: float, desired: Wanted, published: Published) -> None:
+        """Take a publish into account. It was against a rival if what we want to publish has not changed."""
+        is_same, self._desired = desired == self._desired, desired
         self._undone_at = [at for at in self._undone_at if now - at <= self._timing.rival_window_s]
-        if same and result.undone:
+        if is_same and published.undone:
             self._undone_at.append(now)
         first_s, longest_s = self._timing.rival_s
-        over = len(self._undone_at) - AT_ONCE
-        if over <= 0:
+        excess = len(self._undone_at) - AT_ONCE
+        if excess <= 0:
             self.why, self._pause_s = "", 0.0
-        elif same and result.undone:
-            self._pause_s = min(first_s * 2.0 ** min(over - 1, 30), longest_s)
+        elif is_same and published.undone:
+            self._pause_s = min(first_s * 2.0 ** min(excess - 1, 30), longest_s)
             self.why = (
                 f"another program writes the ResourceSlices of {names.DRIVER} for node {self._node_name}: "
-                f"{', '.join(result.undone)}; only one driver may run on a node, so remove the other one"
+                f"{', '.join(published.undone)}; only one driver may run on a node, so remove the other one"
             )
         else:
             self._pause_s = 0.0

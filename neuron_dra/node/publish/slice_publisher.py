@@ -62,10 +62,10 @@ class SlicePublisher:
     @property
     def devices(self) -> list[Wire]:
         """The devices in these slices."""
-        found: list[Wire] = []
-        for item in self.current:
-            found += item["spec"].get("devices") or []
-        return found
+        devices: list[Wire] = []
+        for resource_slice in self.current:
+            devices += resource_slice["spec"].get("devices") or []
+        return devices
 
     async def publish(
         self,
@@ -98,15 +98,17 @@ class SlicePublisher:
         undone = tuple(map(self._described, (*plan.delete, *plan.update)))
         dropped = list(self._reported)
         try:
-            for item in plan.delete:
-                await self._delete(item)
-            for item in plan.update:
-                dropped += self._stored(item, await self._client.replace(RESOURCE_SLICES, "", item))
-            for item in plan.create:
+            for resource_slice in plan.delete:
+                await self._delete(resource_slice)
+            for resource_slice in plan.update:
+                stored = await self._client.replace(RESOURCE_SLICES, "", resource_slice)
+                dropped += self._stored(resource_slice, stored)
+            for resource_slice in plan.create:
                 try:
-                    dropped += self._stored(item, await self._client.create(RESOURCE_SLICES, "", item))
+                    stored = await self._client.create(RESOURCE_SLICES, "", resource_slice)
+                    dropped += self._stored(resource_slice, stored)
                 except AlreadyExists:
-                    await self._look_who_has(item["metadata"]["name"], pool)
+                    await self._look_who_has(resource_slice["metadata"]["name"], pool)
                     raise
         except (Conflict, AlreadyExists, NotFound):
             await self.cache.relist()
@@ -122,17 +124,17 @@ class SlicePublisher:
             undone=undone,
         )
 
-    def _described(self, item: Mapping[str, Any]) -> str:
+    def _described(self, resource_slice: Mapping[str, Any]) -> str:
         """Return a slice's name, and the program that wrote it last."""
-        name = str(item["metadata"]["name"])
-        seen = self.cache.items.get(f"/{name}", {}).get("metadata", {}).get("managedFields")
-        if isinstance(seen, list):
-            entries = [entry for entry in seen if isinstance(entry, dict)]
+        name = str(resource_slice["metadata"]["name"])
+        managed_fields = self.cache.items.get(f"/{name}", {}).get("metadata", {}).get("managedFields")
+        if isinstance(managed_fields, list):
+            entries = [entry for entry in managed_fields if isinstance(entry, dict)]
         else:
             entries = []
-        last = max(entries, key=lambda entry: str(entry.get("time")), default={})
-        if last.get("manager"):
-            return f"{name} (written by {last['manager']})"
+        last_write = max(entries, key=lambda entry: str(entry.get("time")), default={})
+        if last_write.get("manager"):
+            return f"{name} (written by {last_write['manager']})"
         return name
 
     async def learn_taints(self, pool: slices.Pool) -> None:
@@ -141,17 +143,17 @@ class SlicePublisher:
         If the API server rejects the object, it counts as keeping none. Raises ApiError for other errors.
         """
         taint = {"key": health.TAINT_KEY, "value": signals.MISSING, "effect": "NoSchedule"}
-        (item,) = slices.desired(pool, [{"name": "neuron-device-0", "taints": [taint]}], generation=1)
+        (probe_slice,) = slices.desired(pool, [{"name": "neuron-device-0", "taints": [taint]}], generation=1)
         try:
-            stored = await self._probe(item, pool)
-            kept = _entries(stored, "devices")
+            stored = await self._probe(probe_slice, pool)
+            kept_devices = _entries(stored, "devices")
         except ApiError as err:
             if err.status not in REJECTED:
                 raise
             log.warning("cannot determine whether the API server keeps taints", extra={"error": str(err)})
             self.keeps_taints = False
         else:
-            self.keeps_taints = any(device.get("taints") for device in kept)
+            self.keeps_taints = any(device.get("taints") for device in kept_devices)
         if not self.keeps_taints:
             log.warning(
                 "the API server keeps no taints of devices: unhealthy ones leave the slice once no claim has them"
@@ -162,34 +164,34 @@ class SlicePublisher:
 
         If the API server rejects an object, it counts as keeping none. Raises ApiError for other errors.
         """
-        one = {"name": "devices", "counters": {"device-0": {"value": "1"}}}
+        counter_set = {"name": "devices", "counters": {"device-0": {"value": "1"}}}
         device = {
             "name": "neuron-device-0",
-            "consumesCounters": [{"counterSet": "devices", "counters": one["counters"]}],
+            "consumesCounters": [{"counterSet": "devices", "counters": counter_set["counters"]}],
         }
-        kept = []
-        for item in slices.desired(pool, [device], generation=1, counters=[one]):
-            field = "devices" if "devices" in item["spec"] else "sharedCounters"
+        keeps = []
+        for probe_slice in slices.desired(pool, [device], generation=1, counters=[counter_set]):
+            field = "devices" if "devices" in probe_slice["spec"] else "sharedCounters"
             try:
-                stored = _entries(await self._probe(item, pool), field)
+                kept_entries = _entries(await self._probe(probe_slice, pool), field)
             except ApiError as err:
                 if err.status not in REJECTED:
                     raise
                 log.warning("cannot determine whether the API server keeps counters", extra={"error": str(err)})
-                stored = []
-            wanted = "consumesCounters" if field == "devices" else "counters"
-            kept.append(any(each.get(wanted) for each in stored))
-        self.keeps_counters = all(kept)
+                kept_entries = []
+            expected_field = "consumesCounters" if field == "devices" else "counters"
+            keeps.append(any(kept_entry.get(expected_field) for kept_entry in kept_entries))
+        self.keeps_counters = all(keeps)
 
-    async def _probe(self, item: dict[str, Any], pool: slices.Pool) -> dict[str, Any]:
+    async def _probe(self, probe_slice: dict[str, Any], pool: slices.Pool) -> dict[str, Any]:
         """Create a slice as a dry run, under a name that is not in use, and return it. Raises ApiError."""
-        *first, last = (slices.slice_name(pool.node_name, index) for index in PROBES)
-        for name in first:
+        *first_names, last_name = (slices.slice_name(pool.node_name, index) for index in PROBES)
+        for name in first_names:
             with contextlib.suppress(AlreadyExists):
-                item["metadata"]["name"] = name
-                return await self._client.create(RESOURCE_SLICES, "", item, dry_run=True)
-        item["metadata"]["name"] = last
-        return await self._client.create(RESOURCE_SLICES, "", item, dry_run=True)
+                probe_slice["metadata"]["name"] = name
+                return await self._client.create(RESOURCE_SLICES, "", probe_slice, dry_run=True)
+        probe_slice["metadata"]["name"] = last_name
+        return await self._client.create(RESOURCE_SLICES, "", probe_slice, dry_run=True)
 
     async def _look_who_has(self, name: str, pool: slices.Pool) -> None:
         """Record in `taken` whether the slice `name`, which the watch has not shown, belongs to another program.
@@ -208,22 +210,22 @@ class SlicePublisher:
                     "a slice of another program has the name of ours", extra={"slice": name, "by": self.taken[name]}
                 )
 
-    async def _delete(self, item: Mapping[str, Any]) -> None:
+    async def _delete(self, resource_slice: Mapping[str, Any]) -> None:
         """Delete a slice, if it is still the one that was seen."""
-        meta = item["metadata"]
+        meta = resource_slice["metadata"]
         with contextlib.suppress(NotFound):
             await self._client.delete(
                 RESOURCE_SLICES, "", meta["name"], uid=meta.get("uid"), version=meta.get("resourceVersion")
             )
-        self.cache.forget(item)
+        self.cache.forget(resource_slice)
 
     def _stored(self, sent: Mapping[str, Any], stored: Mapping[str, Any]) -> tuple[str, ...]:
         """Record the stored version of the sent devices, and return the paths of dropped fields."""
-        before, after = _entries(sent, "devices"), _entries(stored, "devices")
+        sent_devices, stored_devices = _entries(sent, "devices"), _entries(stored, "devices")
         kept_counters = _entries(stored, "sharedCounters")
         self.cache.remember(stored)
-        dropped = slices.dropped_fields(before, after)
-        if any(device.get("taints") for device in before):
+        dropped = slices.dropped_fields(sent_devices, stored_devices)
+        if any(device.get("taints") for device in sent_devices):
             self.keeps_taints = not any(path.endswith(".taints") for path in dropped)
         if any(path.endswith(".consumesCounters") for path in dropped) or (
             sent["spec"].get("sharedCounters") and not kept_counters
@@ -231,7 +233,7 @@ class SlicePublisher:
             self.keeps_counters = False
         name = sent["metadata"]["name"]
         if dropped:
-            self._accepted[name] = (before, after)
+            self._accepted[name] = (sent_devices, stored_devices)
         else:
             self._accepted.pop(name, None)
         return dropped
@@ -246,28 +248,29 @@ class SlicePublisher:
         self._reported = dropped if self._accepted else ()
 
 
-def _entries(item: Mapping[str, Any], field: str) -> list[dict[str, Any]]:
+def _entries(resource_slice: Mapping[str, Any], field: str) -> list[dict[str, Any]]:
     """Return the named entries of a list in a slice's spec. Raises Unavailable if this is no ResourceSlice."""
-    spec = item.get("spec")
+    spec = resource_slice.get("spec")
     if isinstance(spec, Mapping) and "driver" in spec:
         entries = spec.get(field) or []
     else:
         entries = None
     if not isinstance(entries, list) or not all(_is_named(entry) for entry in entries):
-        raise Unavailable(f"the API server's response for slice {item['metadata']['name']} is not a ResourceSlice")
+        name = resource_slice["metadata"]["name"]
+        raise Unavailable(f"the API server's response for slice {name} is not a ResourceSlice")
     return entries
 
 
-def checked(item: dict[str, Any]) -> dict[str, Any]:
+def checked(resource_slice: dict[str, Any]) -> dict[str, Any]:
     """Return a slice as it was read. Raises ValueError if the parts that the plugin reads have not their types."""
-    spec = item.get("spec")
+    spec = resource_slice.get("spec")
     if not isinstance(spec, dict) or not _is_pool(spec.get("pool")):
         raise ValueError("it is not a ResourceSlice")
     for field in ("devices", "sharedCounters"):
         entries = spec.get(field) or []
         if not isinstance(entries, list) or not all(map(_is_named, entries)):
             raise ValueError(f"spec.{field} is not a list of named entries")
-    return item
+    return resource_slice
 
 
 def _is_pool(pool: object) -> bool:

@@ -69,18 +69,19 @@ class WantedDevices:
         else:
             division = None
         situation = self._situation(refusal, division)
-        answer: set[str] | None = None
+        allocated_names: set[str] | None = None
         if division is not None:
-            found, answer = await self._divided(situation, division)
-            if found.divided:
-                self._look_again(self._connected.look_at, found.look_at)
-                return Wanted(found.devices, found.counters, division.position if found.counters else None)
+            divided_outcome, allocated_names = await self._divided(situation, division)
+            if divided_outcome.divided:
+                self._look_again(self._connected.look_at, divided_outcome.look_at)
+                position = division.position if divided_outcome.counters else None
+                return Wanted(divided_outcome.devices, divided_outcome.counters, position)
         now = asyncio.get_running_loop().time()
-        outcome = publication.decide(now, situation, self._claimed, answer, self._timing)
+        outcome = publication.decide(now, situation, self._claimed, allocated_names, self._timing)
         if outcome.needs_allocated:
-            answer = {device.device async for claim in self._claims.allocated() for device in claim.devices}
+            allocated_names = {device.device async for claim in self._claims.allocated() for device in claim.devices}
             now = asyncio.get_running_loop().time()
-            outcome = publication.decide(now, situation, self._claimed, answer, self._timing)
+            outcome = publication.decide(now, situation, self._claimed, allocated_names, self._timing)
         if outcome.keeps_shape and not self._keeps_shape:
             log.warning(
                 "--ultraserver-devices changed while claims are allocated on the node; its devices are published as "
@@ -97,25 +98,27 @@ class WantedDevices:
         """Return whether this node publishes, or is about to publish, a device of that name."""
         if any(device.name == name for device in self._checked(self._connected.shape)):
             return True
-        for item in self._publisher.current:
-            is_ours = slices.is_ours(item["metadata"]["name"], self._settings.node_name)
-            if is_ours and any(device["name"] == name for device in item["spec"].get("devices") or []):
+        for resource_slice in self._publisher.current:
+            is_ours = slices.is_ours(resource_slice["metadata"]["name"], self._settings.node_name)
+            if is_ours and any(device["name"] == name for device in resource_slice["spec"].get("devices") or []):
                 return True
         return False
 
     async def _divided(
         self, situation: publication.Situation, division: divided.Division
     ) -> tuple[divided.DividedOutcome, set[str] | None]:
-        """Decide on devices with counters; return the allocated devices too, if they were listed. Raises ApiError."""
+        """Decide on devices with counters; return the allocated devices' names too, if listed. Raises ApiError."""
         now = asyncio.get_running_loop().time()
-        answer: set[str] | None = None
-        found = divided.decide(now, situation, division, self._connected.leaving, None, self._timing)
-        if found.needs_allocated:
+        allocated_names: set[str] | None = None
+        divided_outcome = divided.decide(now, situation, division, self._connected.leaving, None, self._timing)
+        if divided_outcome.needs_allocated:
             claims = self._claims.allocated(reserved=False)
-            answer = {device.device async for claim in claims for device in claim.devices}
-            found = divided.decide(now, situation, division, self._connected.leaving, answer, self._timing)
-        self._connected.leaving = found.leaving
-        return found, answer
+            allocated_names = {device.device async for claim in claims for device in claim.devices}
+            divided_outcome = divided.decide(
+                now, situation, division, self._connected.leaving, allocated_names, self._timing
+            )
+        self._connected.leaving = divided_outcome.leaving
+        return divided_outcome, allocated_names
 
     def _look_again(self, *times: float | None) -> None:
         self.look_at = min((at for at in times if at is not None), default=None)
@@ -124,19 +127,19 @@ class WantedDevices:
         shape = self._connected.shape
         current = {device["name"]: device for device in self._published}
         offered, other = self._checked(shape), self._checked("devices" if shape == "node" else "node")
-        named = {*current, *(device.name for device in (*offered, *other))}
+        device_names = {*current, *(device.name for device in (*offered, *other))}
         prepared = tuple(self._prepared.claims.values())
-        named |= checkpoint.device_names(prepared)
+        device_names |= checkpoint.device_names(prepared)
         if division is not None:
-            named |= division.position.keys()
+            device_names |= division.position.keys()
         return publication.Situation(
             current=current,
             offered=offered,
             other=other,
             refused=bool(refusal),
             prepared=prepared,
-            ids={name: self._hardware.device_ids(name) for name in named},
-            reasons={name: self._hardware.health_of(name).reasons for name in named},
+            ids={name: self._hardware.device_ids(name) for name in device_names},
+            reasons={name: self._hardware.health_of(name).reasons for name in device_names},
             effect=self._settings.unhealthy_device_effect,
             keeps_taints=self._publisher.keeps_taints,
             tag=self._tags.current,
@@ -152,8 +155,8 @@ class WantedDevices:
         node = self._hardware.node
         if shape not in self._offered or self._offered[shape][0] is not node:
             proposed = devices.published(node, driver_version=__version__, ultraserver_devices=shape)
-            kept, problems = limits.check_devices(proposed)
+            valid_devices, problems = limits.check_devices(proposed)
             for problem in problems:
                 log.error("device not published: it violates a limit of the API", extra={"problem": problem})
-            self._offered[shape] = (node, kept)
+            self._offered[shape] = (node, valid_devices)
         return self._offered[shape][1]
