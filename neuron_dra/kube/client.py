@@ -418,7 +418,7 @@ def _error(method: str, path: str, status: int, raw: bytes, retry_after: str | N
     reason, message = "", raw[:256].decode(errors="replace")
     causes: tuple[str, ...] = ()
     names_object = False
-    with contextlib.suppress(*objects.MALFORMED):
+    with contextlib.suppress(*objects.MALFORMED):  # a proxy may answer with anything
         body = json.loads(raw)
         reason, message = str(body.get("reason", "")), str(body.get("message", message))[:1024]
         details = body.get("details") or {}

@@ -83,7 +83,6 @@ class Credentials:
         return self._stamps != _stamps(self.proof.files)
 
     def _is_due(self) -> bool:
-        """Return True if the credentials expire soon."""
         life = self.proof.expires - self._since
         ahead_s = min(self._timing.ahead_s, self._timing.ahead_share * life)
         return bool(self.proof.expires) and self._now() >= self.proof.expires - ahead_s

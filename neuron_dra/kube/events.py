@@ -254,7 +254,6 @@ class EventRecorder:
         return len(self._posted)
 
     async def _patch(self, namespace: str, name: str, patch: Mapping[str, Any]) -> int:
-        """Patch an Event and return its count."""
         stored_count = (await self._client.patch(EVENTS, namespace, name, patch)).get("count")
         if isinstance(stored_count, int):
             return stored_count

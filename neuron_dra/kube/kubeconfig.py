@@ -47,8 +47,8 @@ def read(paths: str, context: str = "") -> Login:
     """
     if not any(Path(path).exists() for path in paths.split(os.pathsep) if path):
         raise SettingsError(f"--kubeconfig {paths}: no such file")
-    done = subprocess.run(_command(paths, context), stdout=subprocess.PIPE, text=True, check=False)
-    return _login(paths, done.stdout, done.returncode)
+    completed = subprocess.run(_command(paths, context), stdout=subprocess.PIPE, text=True, check=False)
+    return _login(paths, completed.stdout, completed.returncode)
 
 
 async def read_again(paths: str, context: str = "", *, limit_s: float) -> Login:
@@ -61,7 +61,7 @@ async def read_again(paths: str, context: str = "", *, limit_s: float) -> Login:
     )
     try:
         async with asyncio.timeout(limit_s):
-            answer, _ = await process.communicate()
+            output, _ = await process.communicate()
     except TimeoutError:
         raise SettingsError(f"--kubeconfig {paths}: the login took more than {limit_s:g} s") from None
     finally:
@@ -69,7 +69,7 @@ async def read_again(paths: str, context: str = "", *, limit_s: float) -> Login:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)  # with the login program
             await process.wait()
-    return _login(paths, answer.decode(errors="replace"), process.returncode or 0)
+    return _login(paths, output.decode(errors="replace"), process.returncode or 0)
 
 
 def _command(paths: str, context: str) -> list[str]:

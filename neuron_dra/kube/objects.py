@@ -1,4 +1,4 @@
-"""Decodes what the API server returns object by object, so that one that cannot be decoded costs no other.
+"""Decodes the API server's replies object by object, so that one that cannot be decoded affects no other.
 
 The API server passes opaque values through as their author wrote them. A value that no decoder reads is replaced by
 UNREADABLE; the rest of its object is decoded as always.

@@ -380,7 +380,6 @@ class Reflector:
         self._note(lambda: self._reached(version))
 
     def _apply(self, kind: str, raw: Raw) -> None:
-        """Apply a change of one object."""
         identity = objects.identity(raw)
         self._version = identity.resource_version
         self._note(lambda: self._apply(kind, raw))
@@ -406,7 +405,6 @@ class Reflector:
 
 
 def _key(item: Mapping[str, Any]) -> str:
-    """Return the key of an object, namespace/name."""
     return f"{item['metadata'].get('namespace', '')}/{item['metadata']['name']}"
 
 
@@ -423,7 +421,6 @@ def _alike(have: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
 
 
 def _version_of(item: Mapping[str, Any]) -> int:
-    """Return an object's resourceVersion as a number, -1 if it is not one."""
     return _number(item["metadata"].get("resourceVersion", ""))
 
 

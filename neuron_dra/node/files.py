@@ -138,7 +138,7 @@ def replace(files: Files, path: Path, data: bytes, mode: int, *, sync: bool = Fa
             files.sync_file(temporary)
         files.rename(temporary, path)
     except OSError:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # the first error is raised; a later sweep removes the file
             files.remove(temporary)
         raise
 
@@ -196,11 +196,11 @@ def _locked_handle(path: Path, deadline: float, timeout_s: float) -> int:
 def _is_named(handle: int, path: Path) -> bool:
     """Return whether `path` is the name of an open file."""
     try:
-        named = os.stat(path)
+        path_stat = os.stat(path)
     except FileNotFoundError:
         return False
-    opened = os.fstat(handle)
-    return (named.st_dev, named.st_ino) == (opened.st_dev, opened.st_ino)
+    handle_stat = os.fstat(handle)
+    return (path_stat.st_dev, path_stat.st_ino) == (handle_stat.st_dev, handle_stat.st_ino)
 
 
 def try_lock(handle: int) -> bool:

@@ -117,28 +117,28 @@ class PluginMetrics:
         claims = list(claims)
         self._prepared.set(len(claims))
         series: dict[tuple[str, ...], float] = {}
-        held = set()
+        allocated_ids = set()
         for claim in claims:
             for device in claim.devices:
                 for device_id in device.device_ids:
                     if not device.admin_access:
-                        held.add(device_id)
+                        allocated_ids.add(device_id)
                     labels = (claim.ref.namespace, claim.pod, claim.ref.name, claim.workload)
                     series[f"neuron{device_id}", str(device_id), *labels] = 1
         for device_id in device_ids:
-            if device_id not in held:
+            if device_id not in allocated_ids:
                 series[f"neuron{device_id}", str(device_id), "", "", "", ""] = 1
         self._set_series(self._device, series)
 
-    def _set_series(self, gauge: Gauge, wanted: dict[tuple[str, ...], float]) -> None:
+    def _set_series(self, gauge: Gauge, series: dict[tuple[str, ...], float]) -> None:
         """Set all series of a gauge, by label values; remove others, and skip those that have not changed."""
         before = self._series.get(gauge, {})
-        for labels in before.keys() - wanted.keys():
+        for labels in before.keys() - series.keys():
             gauge.remove(*labels)
-        for labels, value in wanted.items():
+        for labels, value in series.items():
             if before.get(labels) != value:
                 gauge.labels(*labels).set(value)
-        self._series[gauge] = wanted
+        self._series[gauge] = series
 
     def orphans(self, count: int) -> None:
         """Set the number of prepared claims whose object is gone."""

@@ -26,9 +26,9 @@ class OwnNode:
     @property
     def object(self) -> dict[str, Any] | None:
         """The Node as last read; None while unknown, or if it does not exist."""
-        found = self._reflector.items.get(f"/{self.name}")
-        if found is not None and _is_node(found):
-            return found
+        node = self._reflector.items.get(f"/{self.name}")
+        if node is not None and _is_node(node):
+            return node
         return None
 
     @property
@@ -47,9 +47,9 @@ class OwnNode:
         return version.kubelet(self.object)
 
 
-def _is_node(item: Mapping[str, Any]) -> bool:
+def _is_node(node: Mapping[str, Any]) -> bool:
     """Return True if the parts of a Node that this package reads have their types, whatever the server sent."""
-    meta, status = item["metadata"], item.get("status") or {}
+    meta, status = node["metadata"], node.get("status") or {}
     if not isinstance(meta.get("uid"), str) or not isinstance(status, Mapping):
         return False
     parts = (meta.get("labels"), status.get("nodeInfo"), status.get("allocatable"))

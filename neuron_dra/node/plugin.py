@@ -148,9 +148,11 @@ class Plugin:
         return Store(settings.data_folder, cdi_folder, boot_id(settings), files, lock_s, host_folders=host_folders)
 
     def _own_slices(self) -> Reflector:
-        ours = f"spec.driver={names.DRIVER},spec.nodeName={self.settings.node_name}"
+        own_slices_selector = f"spec.driver={names.DRIVER},spec.nodeName={self.settings.node_name}"
         changed = self.dirty.notify
-        return Reflector(self.client, RESOURCE_SLICES, field_selector=ours, on_change=changed, project=checked)
+        return Reflector(
+            self.client, RESOURCE_SLICES, field_selector=own_slices_selector, on_change=changed, project=checked
+        )
 
     def _not_flushed(self, text: str) -> None:
         self.events.post("Warning", "NeuronStateNotFlushed", text)

@@ -100,7 +100,7 @@ def run(args: argparse.Namespace) -> int:
     facts = sysfs.read_node(args.host_root)
     node = topology.build(facts, NodeLabels.from_labels(_labels(args.labels)))
     published = devices.published(node, driver_version=__version__, ultraserver_devices=args.ultraserver_devices)
-    kept, problems = limits.check_devices(published)
+    valid_devices, problems = limits.check_devices(published)
     if not node.devices and node.spec is None:
         problems.append(f"there are no Neuron devices in {args.host_root / helper.CLASS}: is this a Neuron node?")
     else:
@@ -110,7 +110,7 @@ def run(args: argparse.Namespace) -> int:
     sizes = [size for size in args.connected_sizes.split(",") if size]
     divided = None
     if args.connected_sets:
-        divided = partitions.partitioned(node, kept, sizes=sizes, parts=args.ultraserver_parts)
+        divided = partitions.partitioned(node, valid_devices, sizes=sizes, parts=args.ultraserver_parts)
     if args.connected_sets and divided is None:
         print("neuron-dra: the instance type is unknown: no sets of devices are published", file=sys.stderr)
     elif divided is not None and divided.left_out:
@@ -118,46 +118,47 @@ def run(args: argparse.Namespace) -> int:
         print(
             f"neuron-dra: left out, as a node publishes {limit} devices: {', '.join(divided.left_out)}", file=sys.stderr
         )
-    shown = [one.device for one in divided.partitions] if divided else kept
-    behind = {device.name: device.device_ids for device in shown}
-    items = []
-    for item in slice_objects(args.node_name, kept, divided):
-        items.append(_marked(as_published(item), facts, node, behind))
+    shown = [partition.device for partition in divided.partitions] if divided else valid_devices
+    ids_by_name = {device.name: device.device_ids for device in shown}
+    resource_slices = [
+        _marked(as_published(resource_slice), facts, node, ids_by_name)
+        for resource_slice in slice_objects(args.node_name, valid_devices, divided)
+    ]
     if args.output == "table":
-        _print_table(_rows(items))
+        _print_table(_rows(resource_slices))
     elif args.output == "json":
-        print(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}, indent=2))
+        print(json.dumps({"apiVersion": "v1", "kind": "List", "items": resource_slices}, indent=2))
     else:
         import yaml
 
-        print(yaml.safe_dump({"apiVersion": "v1", "kind": "List", "items": items}, sort_keys=False), end="")
+        print(yaml.safe_dump({"apiVersion": "v1", "kind": "List", "items": resource_slices}, sort_keys=False), end="")
     return 0
 
 
-def as_published(item: Mapping[str, Any]) -> dict[str, Any]:
+def as_published(resource_slice: Mapping[str, Any]) -> dict[str, Any]:
     """Return a slice without its owner, whose UID only the cluster has."""
-    return {**item, "metadata": {"name": item["metadata"]["name"]}}
+    return {**resource_slice, "metadata": {"name": resource_slice["metadata"]["name"]}}
 
 
 def _marked(
-    item: dict[str, Any], facts: NodeFacts, node: topology.Node, behind: Mapping[str, Sequence[int]]
+    resource_slice: dict[str, Any], facts: NodeFacts, node: topology.Node, ids_by_name: Mapping[str, Sequence[int]]
 ) -> dict[str, Any]:
     """Return a slice with attributes and taints of unhealthy devices, as an API server that keeps taints has it.
 
-    `behind` are the Neuron devices behind each published one.
+    `ids_by_name` are the Neuron devices behind each published one.
     """
     expected = range(node.spec.device_count) if node.spec else ()
     watch = health.observe({}, facts.devices, expected, 0.0, 0.0)
     marked = []
-    for device in item["spec"].get("devices") or []:
-        whole = device["name"] == names.NODE_DEVICE  # a missing device makes a whole node unhealthy
-        ids = sorted(watch) if whole else behind[device["name"]]
+    for device in resource_slice["spec"].get("devices") or []:
+        is_whole_node = device["name"] == names.NODE_DEVICE  # a missing device makes a whole node unhealthy
+        ids = sorted(watch) if is_whole_node else ids_by_name[device["name"]]
         reasons = health.judged(device["name"], ids, watch).reasons
-        made = health.marked(device, reasons, health.EFFECTS[0])
-        marked.append(busy.tainted(made) if busy.is_closed(node.spec, node.ultraserver) else made)
+        marked_device = health.marked(device, reasons, health.EFFECTS[0])
+        marked.append(busy.tainted(marked_device) if busy.is_closed(node.spec, node.ultraserver) else marked_device)
     if not marked:
-        return item
-    return {**item, "spec": {**item["spec"], "devices": marked}}
+        return resource_slice
+    return {**resource_slice, "spec": {**resource_slice["spec"], "devices": marked}}
 
 
 def _labels(text: str) -> dict[str, str]:
@@ -167,11 +168,11 @@ def _labels(text: str) -> dict[str, str]:
     return {key: value for key, _, value in pairs}
 
 
-def _rows(items: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+def _rows(resource_slices: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     """Return the header and a row for each device; a column that no device fills is left out."""
     cells: list[list[str]] = []
-    for item in items:
-        for device in item["spec"].get("devices") or ():
+    for resource_slice in resource_slices:
+        for device in resource_slice["spec"].get("devices") or ():
             values = _values(device)
             cells.append([_cell(column, device["name"], values) for column in COLUMNS.values()])
     used = [n for n in range(len(COLUMNS)) if n == 0 or any(row[n] for row in cells)]
@@ -186,10 +187,7 @@ def _cell(name: str, device_name: str, values: Mapping[str, Any]) -> str:
     if name == "name":
         return device_name
     if name == "links":
-        up = []
-        for way in ("vertical", "horizontal"):
-            if values.get(f"link{way.title()}"):
-                up.append(way)
+        up = [way for way in ("vertical", "horizontal") if values.get(f"link{way.title()}")]
         return ",".join(up) or ("none" if "linkVertical" in values else "")
     text = str(values.get(name, ""))
     if name == "ultraserverModes":
@@ -226,18 +224,18 @@ def _line(row: Sequence[str], widths: Sequence[int], gap: str) -> str:
 
 def _shared(rows: Sequence[Sequence[str]]) -> tuple[list[str], list[list[str]]]:
     """Return the titles whose values all devices share, with the value, and the rows without them."""
-    head, *others = rows
-    shared, kept = [], []
-    for place, title in enumerate(head):
-        values = {row[place] for row in others}
-        if place and len(others) > 1 and len(values) == 1:
+    head, *device_rows = rows
+    shared, kept_columns = [], []
+    for column, title in enumerate(head):
+        values = {row[column] for row in device_rows}
+        if column and len(device_rows) > 1 and len(values) == 1:
             shared.append(f"{title} {values.pop()}")
         else:
-            kept.append(place)
-    found = []
+            kept_columns.append(column)
+    kept_rows = []
     for row in rows:
-        found.append([row[place] for place in kept])
-    return shared, found
+        kept_rows.append([row[column] for column in kept_columns])
+    return shared, kept_rows
 
 
 def _print_in_colour(rows: Sequence[Sequence[str]]) -> bool:

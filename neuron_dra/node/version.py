@@ -31,12 +31,12 @@ async def server(client: KubeClient, retry_s: tuple[float, float] = DEFAULT_TIMI
     """Return the API server's version; retry until it answers. `retry_s` is the first and the longest wait."""
     for wait_s in backoff.delays(*retry_s, random.random):
         try:
-            found = decode_object(await client.request("GET", "/version")).get("gitVersion")
-            if not isinstance(found, str):
+            git_version = decode_object(await client.request("GET", "/version")).get("gitVersion")
+            if not isinstance(git_version, str):
                 raise Unavailable("the API server's response is no version")
             # Only a list of groups without ours shows that it is not served: a proxy may answer 404, too.
             groups = await client.request("GET", "/apis")
-            return ServerVersion(found, serves_v1=serves(groups, "resource.k8s.io", "v1"))
+            return ServerVersion(git_version, serves_v1=serves(groups, "resource.k8s.io", "v1"))
         except ApiError:
             await asyncio.sleep(wait_s)
     raise AssertionError("unreachable")
@@ -45,12 +45,12 @@ async def server(client: KubeClient, retry_s: tuple[float, float] = DEFAULT_TIMI
 async def asked_apart(client: KubeClient) -> str | None:
     """Return the version of an API server, over a connection of its own; None if there is no answer, or another one."""
     try:
-        found = decode_object(await client.get_apart("/version")).get("gitVersion")
+        git_version = decode_object(await client.get_apart("/version")).get("gitVersion")
     except ApiError as err:
         log.info("no answer about the API server's version", extra={"error": str(err)})
         return None
-    if isinstance(found, str):
-        return found
+    if isinstance(git_version, str):
+        return git_version
     return None
 
 
@@ -59,25 +59,25 @@ def kubelet(node: Mapping[str, Any] | None) -> str:
     return str((((node or {}).get("status") or {}).get("nodeInfo") or {}).get("kubeletVersion") or "")
 
 
-def problems(found: ServerVersion, node_info: Mapping[str, Any]) -> list[VersionProblem]:
+def problems(api_server: ServerVersion, node_info: Mapping[str, Any]) -> list[VersionProblem]:
     """Return the problems of this API server and this node's kubelet."""
-    result = []
-    release = versions.parse(found.version)
-    wanted = f"{versions.text(versions.OLDEST)} to {versions.text(versions.NEWEST)}"
-    if not found.serves_v1:
-        result.append(
+    api_server_problems = []
+    release = versions.parse(api_server.version)
+    supported = f"{versions.text(versions.OLDEST)} to {versions.text(versions.NEWEST)}"
+    if not api_server.serves_v1:
+        api_server_problems.append(
             VersionProblem(
                 "KubernetesTooOld",
-                f"the API server ({found.version}) does not serve resource.k8s.io/v1; Kubernetes {wanted} does",
+                f"the API server ({api_server.version}) does not serve resource.k8s.io/v1; Kubernetes {supported} does",
                 fatal=True,
             )
         )
     elif release is not None and release > versions.NEWEST:
-        result.append(
+        api_server_problems.append(
             VersionProblem(
                 "KubernetesUntested",
-                f"the API server is {found.version}; this release of the driver was tested with {wanted}",
+                f"the API server is {api_server.version}; this release of the driver was tested with {supported}",
             )
         )
     kubelet_version = str(node_info.get("kubeletVersion", ""))
-    return [*result, *releases.kubelet_problems(kubelet_version), *releases.kubelet_notes(kubelet_version)]
+    return [*api_server_problems, *releases.kubelet_problems(kubelet_version), *releases.kubelet_notes(kubelet_version)]

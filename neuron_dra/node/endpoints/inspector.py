@@ -151,13 +151,13 @@ class Inspector(inspector_pb2_grpc.NodeInspectorServicer):
 
 
 def _reservation(reservation: NodeReservation) -> pb.Reservation:
-    found = pb.Reservation(
+    reservation_message = pb.Reservation(
         workload=f"{reservation.namespace}/{reservation.workload}",
         workload_uid=reservation.workload_uid,
         phase=reservation.phase.value,
     )
     if reservation.place is not None:
         place = reservation.place
-        found.rank, found.node_count = place.rank, place.node_count
-        found.world_size, found.rank0_node = place.world_size or 0, place.rank0_node or ""
-    return found
+        reservation_message.rank, reservation_message.node_count = place.rank, place.node_count
+        reservation_message.world_size, reservation_message.rank0_node = place.world_size or 0, place.rank0_node or ""
+    return reservation_message

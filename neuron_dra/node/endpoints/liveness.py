@@ -36,17 +36,17 @@ class Liveness(grpc_health_pb2_grpc.HealthServicer):  # type: ignore[misc]
     ) -> None:
         self._timing = timing
         self._sockets = dra_socket, registration_socket
-        self._found = False
-        self._found_of: object = None
-        self._found_at = 0.0
+        self._answers = False
+        self._answer_of: object = None
+        self._answered_at = 0.0
         self._looking = asyncio.Lock()
 
     async def Check(self, request: Any, context: Any) -> grpc_health_pb2.HealthCheckResponse:
         """Return the state of service "liveness", or of the server as a whole."""
         if request.service not in ("", "liveness"):
             await context.abort(grpc.StatusCode.NOT_FOUND, "unknown service; use liveness")
-        alive = await self.alive()
-        return grpc_health_pb2.HealthCheckResponse(status="SERVING" if alive else "NOT_SERVING")
+        is_alive = await self.alive()
+        return grpc_health_pb2.HealthCheckResponse(status="SERVING" if is_alive else "NOT_SERVING")
 
     async def Watch(self, request: Any, context: Any) -> AsyncIterator[grpc_health_pb2.HealthCheckResponse]:
         """Yield the state now, and after each change."""
@@ -62,10 +62,10 @@ class Liveness(grpc_health_pb2_grpc.HealthServicer):  # type: ignore[misc]
         """Return whether both sockets answer, or did up to `holds_s` seconds ago."""
         async with self._looking:
             sockets = [inode(path) for path in self._sockets]
-            if sockets != self._found_of or time.monotonic() - self._found_at >= self._timing.holds_s:
-                self._found = await self._look()
-                self._found_of, self._found_at = sockets, time.monotonic()
-            return self._found
+            if sockets != self._answer_of or time.monotonic() - self._answered_at >= self._timing.holds_s:
+                self._answers = await self._look()
+                self._answer_of, self._answered_at = sockets, time.monotonic()
+            return self._answers
 
     async def _look(self) -> bool:
         dra_socket, registration_socket = self._sockets

@@ -66,10 +66,10 @@ class UnixServer:
         server, self._server = self._server, None
         if server is None:
             return
-        ours = inode(self.path) == self._inode
+        is_ours = inode(self.path) == self._inode
         saved = None
-        if not ours:
-            # grpc unlinks by name: move another server's socket out of the way.
+        if not is_ours:
+            # grpc unlinks by name: move another server's socket out of the way, if there is one.
             saved = self.path.with_name(f".{self.path.name}.{os.getpid()}")
             with contextlib.suppress(OSError):
                 os.rename(self.path, saved)
@@ -130,11 +130,11 @@ class TcpHealthServer:
         server.add_insecure_port(f"unix-abstract:{self._inner}")
         await server.start()
         self._server = server
-        waiting = False
+        is_waiting = False
         while not await self._bind():
-            if not waiting:
+            if not is_waiting:
                 log.info("the health port is in use; taking it over when it is free", extra={"port": self._port})
-                waiting = True
+                is_waiting = True
             await asyncio.sleep(retry_s)
 
     async def _bind(self) -> bool:

@@ -45,10 +45,7 @@ class StaleSockets:
     def look(self) -> list[Path]:
         """Look once; remove stale sockets, and return them. Blocks."""
         refused = {path: inode(path) for path in self._others() if _refuses(path)}
-        stale = []
-        for path, found in refused.items():
-            if found is not None and self._refused.get(path) == found:
-                stale.append(path)
+        stale = [path for path, stamp in refused.items() if stamp is not None and self._refused.get(path) == stamp]
         self._refused = refused
         return [path for path in stale if self._removed(path)]
 

@@ -50,8 +50,8 @@ class Series:
 
     def family(self) -> CounterMetricFamily | GaugeMetricFamily:
         """Return the metric without samples."""
-        made = CounterMetricFamily if self.kind == "counter" else GaugeMetricFamily
-        return made(self.name, self.text, labels=self.labels)
+        family_type = CounterMetricFamily if self.kind == "counter" else GaugeMetricFamily
+        return family_type(self.name, self.text, labels=self.labels)
 
 
 BUSY: Final = Series(
@@ -165,17 +165,14 @@ class Telemetry(Collector):
             if raw is None:
                 self.reading = None
                 return
-            found = {}
-            for device_id, each in raw[3].items():
-                if each is not None:
-                    found[device_id] = each
+            read_devices = {device_id: device for device_id, device in raw[3].items() if device is not None}
             self.reading = CounterReading(
-                tuple(telemetry.counters(device_id, each[1]) for device_id, each in found.items()),
+                tuple(telemetry.counters(device_id, texts) for device_id, (_, texts) in read_devices.items()),
                 telemetry.users(self._prepared.claims.values(), pods, self._node().spec),
                 (self._node().instance_type_name or "", self._node().driver_version or ""),
                 time.time(),
                 self._read_at - began,
-                len(raw[1] or ()) - len(found),
+                len(raw[1] or ()) - len(read_devices),
             )
 
     async def close(self) -> None:
@@ -224,11 +221,11 @@ class Telemetry(Collector):
 
 def families(reading: CounterReading) -> Iterator[Metric]:
     """Yield the series of a reading."""
-    made = {series: series.family() for series in ALL}
+    family_by_series = {series: series.family() for series in ALL}
 
     def add(series: Series, labels: Iterable[str], value: float | None) -> None:
         if value is not None:
-            made[series].add_metric(tuple(labels), value)
+            family_by_series[series].add_metric(tuple(labels), value)
 
     for device in reading.devices:
         number = str(device.device_id)
@@ -240,19 +237,19 @@ def families(reading: CounterReading) -> Iterator[Metric]:
         if device.power is not None:
             for name, percent in zip(("min", "max", "avg"), dataclasses.astuple(device.power), strict=True):
                 add(POWER, (*who, name), percent / 100)
-        for core, each in device.cores.items():
+        for core, core_counters in device.cores.items():
             of_core = (number, str(core), *_labels(reading.users.of_core(device.device_id, core)))
-            add(BUSY, of_core, None if each.busy_us is None else each.busy_us / 1e6)
-            add(FLOPS, of_core, each.flops)
-            for result, count in each.results.items():
+            add(BUSY, of_core, None if core_counters.busy_us is None else core_counters.busy_us / 1e6)
+            add(FLOPS, of_core, core_counters.flops)
+            for result, count in core_counters.results.items():
                 add(CALLS, (*of_core, result), count if count or result == "success" else None)
-            for category, size in each.memory.items():
+            for category, size in core_counters.memory.items():
                 add(CORE_MEMORY, (*of_core, category), size or None)
     add(NODE, reading.node, 1)
     add(READ_AT, (), reading.at)
     add(SECONDS, (), reading.seconds)
     add(UNREAD, (), reading.unread)
-    yield from made.values()
+    yield from family_by_series.values()
 
 
 def _labels(users: Sequence[User]) -> tuple[str, ...]:

@@ -115,7 +115,7 @@ class Hardware:
             state = (self._root / helper.INITSTATE).read_bytes().strip()  # of the kernel itself: it never blocks
         except OSError:
             state = b""
-        was_seen = self._raw[5][1] is not None
+        was_seen = self._raw[5][1] is not None  # INITSTATE at the end of that reading
         if state in helper.PARTIAL or (not state and was_seen):
             now = asyncio.get_running_loop().time()
             self._away = _Away(DriverState.CHANGING, now, now, kernel_driver.LEAVING)
@@ -170,7 +170,7 @@ class Hardware:
         """Try to read what hangs; include it again if that succeeds."""
         await asyncio.sleep(self._timing.probe_s)
         for unit, path in list(self._hanging.items()):
-            with contextlib.suppress(Overdue, OSError):
+            with contextlib.suppress(Overdue, OSError):  # it stays left out
                 await self._reader.probe(unit, self._timing.deadline_s)
                 log.info("a read no longer hangs", extra={"path": path})
                 self._hanging.pop(unit, None)
@@ -230,14 +230,13 @@ class Hardware:
             self.changed.notify()  # a claim may wait for the first reading, and must be told that the driver loads
 
     def _built(self, facts: NodeFacts) -> Node:
-        """Return the node that `facts` describe; unless the kernel driver is loaded, that is its only finding."""
+        """Return the node that `facts` describe. Unless the kernel driver is loaded, that is the only finding."""
         node = topology.build(facts, self._labels, self._busy_for_s(facts))
         if self._away is not None:
             return dataclasses.replace(node, findings=() if self._away.finding is None else (self._away.finding,))
         return node
 
     def _busy_for_s(self, facts: NodeFacts) -> float:
-        """Return for how long `ultraserver_mode` has read busy."""
         if facts.ultraserver.modes is not Unread.BUSY:
             self._busy_since = None
             return 0.0

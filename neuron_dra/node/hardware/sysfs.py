@@ -236,7 +236,7 @@ def _marked(devices: Iterable[DeviceFacts], paths: Iterable[str]) -> tuple[Devic
 def _unread(raw: Raw, left_out: Collection[str]) -> tuple[str, ...]:
     """Return the names of the files that no device has, and of those that the class does not have.
 
-    What is left out is not read, which says nothing about where it is.
+    Files that were left out of the reading do not count, because they may be there.
     """
     unread: list[str] = []
     texts = [device[1] for device in raw[3].values() if device is not None]
@@ -389,8 +389,8 @@ def _modes(text: str | None) -> tuple[int, ...] | Unread:
 def _components(text: str | None) -> tuple[str, ...] | Unread:
     """Return the unhealthy components; an empty file or an empty line means none.
 
-    Words of another form than the kernel driver's count too, as the nearest word of its form: a driver that names a
-    component in another way has found it unhealthy.
+    Words of another form than the kernel driver's count too, as the nearest word of its form, because a driver that
+    names a component in another way has still found it unhealthy.
     """
     if text is None:
         return Unread.UNKNOWN

@@ -46,14 +46,14 @@ class Worker(Executor):
             self._thread.start()
             weakref.finalize(self, self._jobs.put, None)
         loop = asyncio.get_running_loop()
-        done: asyncio.Future[T] = loop.create_future()
-        self._jobs.put((loop, done, fn, args))
-        return done
+        future: asyncio.Future[T] = loop.create_future()
+        self._jobs.put((loop, future, fn, args))
+        return future
 
 
 def _work(jobs: SimpleQueue[_Job | None]) -> None:
     while (job := jobs.get()) is not None:
-        loop, done, call, args = job
+        loop, future, call, args = job
         try:
             result = call(*args)
         except BaseException as err:
@@ -62,15 +62,15 @@ def _work(jobs: SimpleQueue[_Job | None]) -> None:
         else:
             finish, outcome = _succeeded, result
         with contextlib.suppress(RuntimeError):  # the loop is closed, so no task waits
-            loop.call_soon_threadsafe(finish, done, outcome)
-        del job, loop, done, call, args, finish, outcome  # or they stay in memory until the next job
+            loop.call_soon_threadsafe(finish, future, outcome)
+        del job, loop, future, call, args, finish, outcome  # or they stay in memory until the next job
 
 
-def _succeeded(done: asyncio.Future[T], result: T) -> None:
-    if not done.done():
-        done.set_result(result)
+def _succeeded(future: asyncio.Future[T], result: T) -> None:
+    if not future.done():
+        future.set_result(result)
 
 
-def _failed(done: asyncio.Future[T], err: BaseException) -> None:
-    if not done.done():
-        done.set_exception(err)
+def _failed(future: asyncio.Future[T], err: BaseException) -> None:
+    if not future.done():
+        future.set_exception(err)

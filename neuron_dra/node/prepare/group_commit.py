@@ -17,7 +17,7 @@ Result = TypeVar("Result")
 class _Call(Generic[Item, Result]):
     item: Item
     result: Result | Exception | None = None
-    done: bool = False
+    is_done: bool = False
 
 
 class GroupCommit(Generic[Item, Result]):
@@ -33,12 +33,12 @@ class GroupCommit(Generic[Item, Result]):
 
     async def __call__(self, item: Item) -> Result | None:
         """Return the work's result for `item`; raise it if it is an exception."""
-        mine: _Call[Item, Result] = _Call(item)
-        self._waiting.append(mine)
+        call: _Call[Item, Result] = _Call(item)
+        self._waiting.append(call)
         async with self._order:
-            if not mine.done:
+            if not call.is_done:
                 await self._lead()
-        return value_of(mine.result)
+        return value_of(call.result)
 
     async def _lead(self) -> None:
         batch, self._waiting = self._waiting, []
@@ -50,7 +50,7 @@ class GroupCommit(Generic[Item, Result]):
             self._waiting = batch + self._waiting
             raise
         for call, result in zip(batch, results, strict=True):
-            call.result, call.done = result, True
+            call.result, call.is_done = result, True
 
 
 def value_of(result: Result | Exception) -> Result:

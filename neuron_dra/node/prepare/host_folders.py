@@ -32,19 +32,19 @@ class HostFolders:
         self._mounts: dict[str, HostMount | None] = {}
 
     def check(self) -> None:
-        """Raises HostFolderReplaced. A system without that file in /proc has no such mounts."""
+        """Check all folders. Raises HostFolderReplaced. A system without /proc/self/mountinfo has no such mounts."""
         raw = self._files.read(self._mountinfo)
         if raw is None or raw == self._seen:
             return
         text = os.fsdecode(raw)
-        current = {folder: mounts.mount_of(text, folder) for folder in self._folders}
-        for folder, mount in current.items():
+        mount_by_folder = {folder: mounts.mount_of(text, folder) for folder in self._folders}
+        for folder, mount in mount_by_folder.items():
             if why := mounts.why_replaced(self._mounts.get(folder), mount):
                 raise HostFolderReplaced(
                     f"{why}; what the driver writes there is not seen by the kubelet and the container runtime, so it "
                     "ends, and the kubelet starts it again with the present folder"
                 )
-        self._seen, self._mounts = raw, current
+        self._seen, self._mounts = raw, mount_by_folder
 
     def check_before_write(self) -> None:
         """Check unless nobody changed the folder since our last write: the kernel takes long to list the mounts.

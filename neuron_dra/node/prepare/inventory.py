@@ -39,30 +39,35 @@ class Inventory:
             await self._recovery.finished()
         store = self._prepared.store
         try:
-            needed = await asyncio.to_thread(store.needs_inventory)
-            foreign = await asyncio.to_thread(store.foreign_files)
+            is_needed = await asyncio.to_thread(store.needs_inventory)
+            foreign_device_ids = await asyncio.to_thread(store.foreign_files)
         except CheckpointDamaged as err:
             self._prepared.found_damaged(err)
             return True
-        if not (needed or others_published):
+        if not (is_needed or others_published):
             return True
-        others_ran = others_published or bool(foreign)
+        others_ran = others_published or bool(foreign_device_ids)
         listing = await self._rediscovery.kubelet()
         if listing is None and not others_ran:
             return False
-        await self._add(listing or Listing(), foreign, others_ran=others_ran, is_of_this_boot=needed)
+        await self._add(listing or Listing(), foreign_device_ids, others_ran=others_ran, is_of_this_boot=is_needed)
         return True
 
     async def _add(
-        self, listing: Listing, foreign: dict[str, tuple[int, ...]], *, others_ran: bool, is_of_this_boot: bool
+        self,
+        listing: Listing,
+        foreign_device_ids: dict[str, tuple[int, ...]],
+        *,
+        others_ran: bool,
+        is_of_this_boot: bool,
     ) -> None:
-        """Commit what was found. The kubelet keeps its list over a reboot, so one that may be older shows nothing."""
+        """Commit the claims. The kubelet keeps its list over a reboot, so only a list `is_of_this_boot` counts."""
         allocated = await self._rediscovery.allocated() if others_ran else {}
-        claims = self._rediscovery.of_foreign_files(foreign, allocated)
+        claims = self._rediscovery.of_foreign_files(foreign_device_ids, allocated)
         if is_of_this_boot:
             claims |= await self._rediscovery.of_list(listing, {**claims, **self._prepared.claims})
-        unknown = [claim for uid, claim in allocated.items() if uid not in claims]
-        claims |= self._rediscovery.of_allocations(unknown, listing, others_ran=others_ran)
+        unknown_claims = [claim for uid, claim in allocated.items() if uid not in claims]
+        claims |= self._rediscovery.of_allocations(unknown_claims, listing, others_ran=others_ran)
         for claim in await self._prepared.adopt(claims, others_ran=others_ran):
             if claim.adopted:
                 rediscovery.log_adopted(claim)

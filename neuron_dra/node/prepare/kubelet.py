@@ -66,12 +66,12 @@ class DraService:
     ) -> dra_pb2.NodePrepareResourcesResponse:
         """Return the devices or an error message for each claim of the request."""
         answer = dra_pb2.NodePrepareResourcesResponse()
-        for claim, result in await self._each("prepare", request.claims, self._claims.prepare):
-            entry = answer.claims[claim.uid]
+        for claim, result in await self._for_claims("prepare", request.claims, self._claims.prepare):
+            claim_response = answer.claims[claim.uid]
             if isinstance(result, PreparedClaim):
-                _add_devices(entry, result)
+                _add_devices(claim_response, result)
             else:
-                entry.error = str(result)
+                claim_response.error = str(result)
         return answer
 
     async def unprepare(
@@ -79,26 +79,26 @@ class DraService:
     ) -> dra_pb2.NodeUnprepareResourcesResponse:
         """Return an empty result or an error message for each claim of the request."""
         answer = dra_pb2.NodeUnprepareResourcesResponse()
-        for claim, result in await self._each("unprepare", request.claims, self._claims.unprepare):
+        for claim, result in await self._for_claims("unprepare", request.claims, self._claims.unprepare):
             answer.claims[claim.uid].error = "" if result is None else str(result)
         return answer
 
-    async def _each(
+    async def _for_claims(
         self, verb: str, claims: Iterable[dra_pb2.Claim], work: Callable[[ClaimRef], Awaitable[PreparedClaim | None]]
     ) -> list[tuple[dra_pb2.Claim, PreparedClaim | str | None]]:
-        distinct = list({claim.uid: claim for claim in claims}.values())
-        if len(distinct) == 1:  # the usual case needs no extra task
-            return [(distinct[0], await self._one(verb, distinct[0], work))]
-        results = await asyncio.gather(*(self._one(verb, claim, work) for claim in distinct))
-        return list(zip(distinct, results, strict=True))
+        distinct_claims = list({claim.uid: claim for claim in claims}.values())
+        if len(distinct_claims) == 1:  # the usual case needs no extra task
+            return [(distinct_claims[0], await self._for_claim(verb, distinct_claims[0], work))]
+        results = await asyncio.gather(*(self._for_claim(verb, claim, work) for claim in distinct_claims))
+        return list(zip(distinct_claims, results, strict=True))
 
-    async def _one(
+    async def _for_claim(
         self, verb: str, claim: dra_pb2.Claim, work: Callable[[ClaimRef], Awaitable[PreparedClaim | None]]
     ) -> PreparedClaim | str | None:
         logs.begin_operation()
         ref = ClaimRef(claim.namespace, claim.name, claim.uid)
         facts = {"claim": str(ref), "uid": ref.uid}
-        started = time.perf_counter()
+        started_s = time.perf_counter()
         try:
             result = await work(ref)
         except (NeuronDraError, OSError, TimeoutError) as err:
@@ -107,26 +107,26 @@ class DraService:
                 text = f"claim {ref}: the node's state cannot be written: {text}"
             text = user_text.printable(text, REPLY_CHARACTERS)
             log.warning(f"{verb} failed", extra={**facts, "error": text})
-            self._failed(verb, _reason(err), time.perf_counter() - started)
+            self._failed(verb, _reason(err), time.perf_counter() - started_s)
             return text
         except Exception:
             # The traceback goes only to the log: the kubelet copies the reply into the pod's Events.
             log.exception(f"{verb} failed", extra=facts)
-            self._failed(verb, "Internal", time.perf_counter() - started)
+            self._failed(verb, "Internal", time.perf_counter() - started_s)
             return f"claim {ref}: internal error in {names.DRIVER}; its log on this node has the details"
         # After the reply: the kubelet does not wait for logs and metrics.
-        asyncio.get_running_loop().call_soon(self._done, verb, facts, result, time.perf_counter() - started)
+        asyncio.get_running_loop().call_soon(self._done, verb, facts, result, time.perf_counter() - started_s)
         return result
 
-    def _failed(self, verb: str, reason: str, took: float) -> None:
-        self._metrics.claim_operation(verb, "error", took)
+    def _failed(self, verb: str, reason: str, took_s: float) -> None:
+        self._metrics.claim_operation(verb, "error", took_s)
         if verb == "prepare":
             self._metrics.refused(reason)
 
-    def _done(self, verb: str, facts: dict[str, str], result: PreparedClaim | None, took: float) -> None:
-        self._metrics.claim_operation(verb, "ok", took)
+    def _done(self, verb: str, facts: dict[str, str], result: PreparedClaim | None, took_s: float) -> None:
+        self._metrics.claim_operation(verb, "ok", took_s)
         devices = {"devices": ",".join(device.device for device in result.devices)} if result is not None else {}
-        log.info(f"claim {verb}d", extra={**facts, **devices, "took_ms": round(took * 1000, 1)})
+        log.info(f"claim {verb}d", extra={**facts, **devices, "took_ms": round(took_s * 1000, 1)})
 
 
 def _reason(err: Exception) -> str:
@@ -141,9 +141,9 @@ def _reason(err: Exception) -> str:
     return next((name for name, kind in kinds.items() if isinstance(err, kind)), "Internal")
 
 
-def _add_devices(entry: dra_pb2.NodePrepareResourceResponse, claim: PreparedClaim) -> None:
+def _add_devices(claim_response: dra_pb2.NodePrepareResourceResponse, claim: PreparedClaim) -> None:
     for device in claim.devices:
-        entry.devices.add(
+        claim_response.devices.add(
             request_names=(device.request,),
             pool_name=device.pool,
             device_name=device.device,

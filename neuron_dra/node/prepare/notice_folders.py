@@ -70,7 +70,7 @@ class NoticeFolders:
         return told.notice.encode() if told is not None and told.notice is not None else None
 
     def _differs(self, claim: PreparedClaim) -> bool:
-        """Return whether a claim's file is another one. What is there stays until its workload is known."""
+        """Return whether a claim's notice must be written. Until its workload is known, the file stays as it is."""
         if self._told is None or not self._told.concerns(claim):
             return False
         return self._files.read(self._folder(claim.ref.uid) / notice.FILE) != self._notice_bytes(claim)

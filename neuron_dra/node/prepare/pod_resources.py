@@ -26,7 +26,7 @@ _LIST: Final = "/v1.PodResourcesLister/List"
 _NAME, _NAMESPACE, _CONTAINERS = 1, 2, 3  # of PodResources
 _PODS: Final = 1  # of ListPodResourcesResponse
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5  # wire types of protobuf
-_VARINT_BYTES: Final = 10
+_VARINT_BYTES: Final = 10  # of a number with 64 bits, 7 in each byte
 
 _one_at_a_time = threading.Lock()  # a list may take many times its size in memory while it is decoded
 
@@ -34,8 +34,8 @@ _one_at_a_time = threading.Lock()  # a list may take many times its size in memo
 async def listed(socket: Path, timeout_s: float = DEFAULT_TIMING.orphans.list_s) -> tuple[ListedPod, ...]:
     """Return all pods that the kubelet lists. Raises ConnectionError if the call fails or the list cannot be decoded.
 
-    Users decide how long the list is: it has an entry for each container of each pod. So it is decoded in a thread,
-    container by container, and of each pod a claim is kept once.
+    Users decide how long the list is, because it has an entry for each container of each pod. It is therefore decoded
+    in a thread, container by container, and a claim is kept once for each pod.
     """
     try:
         async with grpc.aio.insecure_channel(f"unix:{socket}", options=_OPTIONS) as channel:
@@ -109,9 +109,9 @@ def _pod(message: memoryview) -> ListedPod:
             before = claims.setdefault(key, claim)
             if not before.devices >= claim.devices:
                 claims[key] = replace(before, devices=before.devices | claim.devices)
-        for given in container.devices:
-            if given.device_ids:
-                plugin_resources.add(given.resource_name)
+        for plugin_devices in container.devices:
+            if plugin_devices.device_ids:
+                plugin_resources.add(plugin_devices.resource_name)
     return ListedPod(texts[_NAMESPACE], texts[_NAME], tuple(claims.values()), frozenset(plugin_resources))
 
 
@@ -125,10 +125,10 @@ def _claim(claim: Any, container: str) -> ListedClaim:
 def _uid(claim: Any) -> str:
     """Return the UID that this driver put into the names of the claim's CDI devices; empty if there is none.
 
-    The kubelet repeats the CDI devices of the claims before, so the last one that fits is the claim's own.
+    The kubelet repeats the CDI devices of earlier claims, so the last device that fits is the claim's own.
     """
     for resource in claim.claim_resources:
-        for given in reversed(resource.cdi_devices):
-            if uid := cdi.claim_uid_of_device(given.name, resource.device_name):
+        for cdi_device in reversed(resource.cdi_devices):
+            if uid := cdi.claim_uid_of_device(cdi_device.name, resource.device_name):
                 return uid
     return ""

@@ -49,14 +49,14 @@ class Recovery:
     async def run(self) -> None:
         """Rebuild whenever the checkpoint is damaged, until cancelled."""
         while True:
-            seen = self._prepared.changed.count
+            changes_seen = self._prepared.changed.count
             if self._prepared.damaged is not None:
                 self.began = True
                 self._metrics.checkpoint_damaged(True)
                 await self._ready()
                 await self.rebuild()
                 self._metrics.checkpoint_damaged(False)
-            await self._prepared.changed.after(seen)
+            await self._prepared.changed.after(changes_seen)
 
     async def finished(self) -> None:
         """Return once the checkpoint is not damaged."""
@@ -84,8 +84,8 @@ class Recovery:
     async def _list(self) -> Listing:
         """Return the kubelet's list, an empty one if the kubelet does not answer.
 
-        It is asked several times, because the list may be all that is left of a claim; but not for ever, because
-        nothing is prepared or unprepared until then.
+        The kubelet is asked several times, because its list may be the only trace of a claim. The attempts are limited,
+        because nothing is prepared or unprepared until they end.
         """
         for wait_s in itertools.islice(backoff.delays(*self._timing.rebuild_retry_s, random.random), LIST_RETRIES):
             listing = await self._rediscovery.kubelet()
@@ -95,29 +95,30 @@ class Recovery:
         return await self._rediscovery.kubelet() or Listing()
 
     async def _collect(self) -> dict[str, PreparedClaim]:
-        copy = await asyncio.to_thread(self._store.last_good)
+        last_good = await asyncio.to_thread(self._store.last_good)
         specs = await asyncio.to_thread(self._store.specs)
-        foreign = await asyncio.to_thread(self._store.foreign_files)
-        others_ran = bool(foreign) or await asyncio.to_thread(self._store.is_foreign)
-        claims = dict(copy.claims) if copy is not None and copy.boot_id == self._store.boot_id else {}
-        memory = self._prepared.claims
-        # The file may have become older under this process. A claim of it may lack its CDI file because the folder was
-        # emptied, so it stays; every claim is doubted after a rebuild, and released if nobody has it.
-        claims |= memory
+        foreign_device_ids = await asyncio.to_thread(self._store.foreign_files)
+        others_ran = bool(foreign_device_ids) or await asyncio.to_thread(self._store.is_foreign)
+        claims = dict(last_good.claims) if last_good is not None and last_good.boot_id == self._store.boot_id else {}
+        remembered = self._prepared.claims
+        # The file may have been replaced by an older one under this process, so its memory counts too. A remembered
+        # claim stays even without a CDI file, because the folder may have been emptied. After a rebuild every claim is
+        # doubtful, and is released if neither the kubelet nor the API server has it.
+        claims |= remembered
         listing = await self._list()
         allocated = await self._rediscovery.allocated()
-        for uid in claims.keys() - specs.keys() - allocated.keys() - memory.keys():
-            # Unprepared after the slot was written: its CDI file is gone, and it is not allocated.
+        for uid in claims.keys() - specs.keys() - allocated.keys() - remembered.keys():
+            # The claim was unprepared after the slot was written: its CDI file is gone, and it is not allocated.
             del claims[uid]
         for uid, spec in specs.items():
             if uid not in claims and spec is not None:
                 claims[uid] = await self._rediscovery.of_file(spec, allocated.get(uid), list(claims.values()))
-        adopted = self._rediscovery.of_foreign_files(foreign, allocated)
-        claims = {**adopted, **claims}
+        adopted_claims = self._rediscovery.of_foreign_files(foreign_device_ids, allocated)
+        claims = {**adopted_claims, **claims}
         claims |= await self._rediscovery.of_list(listing, claims)
-        unknown = [claim for uid, claim in allocated.items() if uid not in claims]
-        adopted |= self._rediscovery.of_allocations(unknown, listing, others_ran=others_ran)
-        for uid, claim in adopted.items():
+        unknown_claims = [claim for uid, claim in allocated.items() if uid not in claims]
+        adopted_claims |= self._rediscovery.of_allocations(unknown_claims, listing, others_ran=others_ran)
+        for uid, claim in adopted_claims.items():
             if claims.setdefault(uid, claim) is claim:
                 rediscovery.log_adopted(claim)
         return claims

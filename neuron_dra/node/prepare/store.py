@@ -425,7 +425,6 @@ class Store:
         return current
 
     def _corrected(self, current: Checkpoint, *, remembers: bool) -> Checkpoint:
-        """Return a checkpoint that may lack a write, as the CDI files show it."""
         era = secrets.token_hex(4)
         return self._with_traces(lost_writes.corrected(current, self.specs(), remembers=remembers, era=era))
 
@@ -437,6 +436,7 @@ class Store:
 
     def _write_spec(self, claim: PreparedClaim) -> None:
         self._files.make_folder(self._cdi_root, 0o755)
+        # The CDI file comes last, because a container whose mounts have no source does not start.
         self._metadata.write(claim)
         self._notices.make(claim)
         disk.replace(self._files, self._spec_path(claim.ref.uid), cdi.encode(cdi.spec(claim)), 0o644)

@@ -260,7 +260,6 @@ class Publishing:
         return published
 
     async def _label_node(self, *, publishes: bool) -> None:
-        """Set the Node's label, if the setting asks for it."""
         await self._present.settle(publishes=publishes)
         self._look_again_at(self._present.look_at)
 

@@ -59,15 +59,15 @@ class PublisherLock:
 
     def poll(self) -> None:
         """Take the lock if we are the newest plugin, or release it if another one is. Raises OSError."""
-        named = self._named()
+        newest = self._named()
         if self.holding:
-            if named != self._identity:
-                log.info("another plugin on this node now publishes", extra={"newest": named})
+            if newest != self._identity:
+                log.info("another plugin on this node now publishes", extra={"newest": newest})
                 self.release()
             return
-        if named == self._identity or self._free_polls >= ORPHANED_POLLS:
+        if newest == self._identity or self._free_polls >= ORPHANED_POLLS:
             if self._take():
-                if named != self._identity:
+                if newest != self._identity:
                     self._write_name()
                 log.info("this plugin publishes the node's ResourceSlices", extra={"identity": self._identity})
                 self._free_polls = 0

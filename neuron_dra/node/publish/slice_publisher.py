@@ -198,7 +198,7 @@ class SlicePublisher:
 
         Raises ApiError.
         """
-        with contextlib.suppress(NotFound):
+        with contextlib.suppress(NotFound):  # deleted meanwhile: the next publish can use the name
             spec = (await self._client.read(RESOURCE_SLICES, "", name)).get("spec", {})
             driver, node = str(spec.get("driver")), str(spec.get("nodeName") or "")
             if "driver" not in spec:

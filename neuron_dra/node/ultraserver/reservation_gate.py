@@ -57,8 +57,8 @@ class ReservationGate:
     async def known(self) -> None:
         """Return once the NeuronUltraServer has been read or is known to be absent, at the latest after 10 s."""
         now = asyncio.get_running_loop().time
-        until = now() + self._timing.rejection_wait_s
-        while self._watch.pending and now() < until:
+        deadline = now() + self._timing.rejection_wait_s
+        while self._watch.pending and now() < deadline:
             await self._watch.changed.after(self._watch.changed.count, self._timing.refresh_s)
 
     async def wait(self, claim: Claim) -> None:

@@ -78,11 +78,11 @@ class TagKeeper:
         reading = self.watch.reading
         if reading is None:
             return before  # the API server is unavailable, or has no NeuronUltraServer (yet)
-        given_up = self._given_up(before, reading)
-        waits = ultraserver.waits_for_claims(before, reading, self._node_name, given_up=given_up)
+        is_given_up = self._given_up(before, reading)
+        waits = ultraserver.waits_for_claims(before, reading, self._node_name, given_up=is_given_up)
         ends = ultraserver.slot_of(reading, self._node_name, before) is None
-        occupied = before is not None and waits and await self._occupied(before, ends=ends)
-        return ultraserver.next_tag(before, reading, self._node_name, occupied=occupied, given_up=given_up)
+        is_occupied = before is not None and waits and await self._occupied(before, ends=ends)
+        return ultraserver.next_tag(before, reading, self._node_name, occupied=is_occupied, given_up=is_given_up)
 
     def _given_up(self, before: Tag | None, reading: Reading) -> bool:
         """Return True once no object has listed the reservation of a tag for `missing_s` seconds."""
@@ -97,28 +97,28 @@ class TagKeeper:
                 "no NeuronUltraServer lists the reservation of this node; the reservation is kept",
                 extra={"workload": before.workload, "allocation": before.allocation_id, "for_s": missing_s},
             )
-        given_up = loop.time() >= self._missing_since + missing_s
-        if not given_up:
+        is_given_up = loop.time() >= self._missing_since + missing_s
+        if not is_given_up:
             self._look_again(self._missing_since + missing_s)
-        return given_up
+        return is_given_up
 
     async def _occupied(self, tag: Tag, *, ends: bool) -> bool:
         """Return whether any claim is prepared here, or one of the tag's workload is allocated. Raises ApiError.
 
-        Claims with adminAccess do not count, nor allocated claims of others: while the tag stays they are rejected, and
-        the owner of an evicted pod may always create the next one before the tag could end. If no other tag follows
-        (`ends`), prepared claims of others do not count either.
+        Claims with adminAccess do not count. Allocated claims of others do not count either: the node rejects them
+        while the tag stays, and the owner of an evicted pod could create the next claim each time before the tag ends.
+        If no other tag follows (`ends`), prepared claims of others do not count either.
         """
-        prepared = []
+        prepared_refs = []
         for claim in self._prepared.claims.values():
             if not all(d.admin_access for d in claim.devices):
-                prepared.append(claim.ref)
+                prepared_refs.append(claim.ref)
         now = asyncio.get_running_loop().time()
-        if prepared and not ends:
+        if prepared_refs and not ends:
             self._look_again(now + self._timing.recheck_s)
             return True
         if now >= self._occupied_until:
-            if not (await self._any_may_be_of(prepared, tag) or await self._is_allocated(tag)):
+            if not (await self._any_may_be_of(prepared_refs, tag) or await self._is_allocated(tag)):
                 return False
             self._occupied_until = asyncio.get_running_loop().time() + self._timing.recheck_s
         self._look_again(self._occupied_until)
@@ -138,11 +138,11 @@ class TagKeeper:
     async def _may_be_of(self, ref: ClaimRef, tag: Tag) -> bool:
         """Return True unless a claim certainly does not belong to the tag's workload. Raises ApiError.
 
-        One that is not found, or not allocated, may still have a container, or the reply is a proxy's.
+        A claim that is not found or not allocated may still have a container, or the reply may be a proxy's.
         """
         try:
-            found = await self._claims.fetch(ref)
-            return not found.devices or reservation.is_of(found, tag)
+            claim = await self._claims.fetch(ref)
+            return not claim.devices or reservation.is_of(claim, tag)
         except (ClaimError, NotFound):
             return True
 
@@ -150,7 +150,7 @@ class TagKeeper:
         self.look_at = at if self.look_at is None else min(at, self.look_at)
 
     async def _tell(self, tag: Tag | None) -> None:
-        """Write the notice of the node's workload for its claims, if it is another one or the claims are others."""
+        """Write the notice of the node's workload for its claims, if the notice or the claims have changed."""
         reading = self.watch.reading
         told = None if reading is None else ultraserver.told(tag, reading)
         if told is None:

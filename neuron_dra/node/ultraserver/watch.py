@@ -117,11 +117,11 @@ class UltraServerWatch:
         `whole_node` is False if the node's type rules out an UltraServer. `node` is the Node's name and UID:
         allocations of an earlier Node with this name are ignored.
         """
-        renewed, self._node = node[1] and node != self._node, node if node[1] else self._node
-        first = isinstance(self.state, NotFollowed)
+        is_renewed, self._node = node[1] and node != self._node, node if node[1] else self._node
+        is_first = isinstance(self.state, NotFollowed)
         if not whole_node:
             self.state = Outside()
-        elif first:
+        elif is_first:
             self.state = Unidentified()
         if ultraserver_id is None:
             name = None
@@ -131,9 +131,9 @@ class UltraServerWatch:
             log.info("watching the node's UltraServer", extra={"ultraserver": ultraserver_id, "object": name})
             self.state, self._reflector = Watched(name), None
             self._renamed.set()
-        elif renewed and self.reading is not None:
+        elif is_renewed and self.reading is not None:
             self._read()
-        if first:
+        if is_first:
             self.changed.notify()
 
     def saw_operator(self, seen: bool) -> None:
@@ -206,7 +206,6 @@ class UltraServerWatch:
         return False
 
     def _probe_in_s(self, *, is_doubtful: bool) -> float:
-        """Return the time until the CRD is looked for again."""
         if self._expected or is_doubtful:
             return self._timing.expected_probe_s
         absences = self.state.absences if isinstance(self.state, Watched) else 0
