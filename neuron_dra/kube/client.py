@@ -425,6 +425,7 @@ def _error(method: str, path: str, status: int, raw: bytes, retry_after: str | N
         names_object = body.get("kind") == "Status" and names(details, path)
         listed_causes = details.get("causes") or []
         causes = tuple(str(cause.get("message", ""))[:1024] for cause in listed_causes[:16])
+    # Retry-After may also be a date, which does not count.
     retry_after_s = float(retry_after) if retry_after and retry_after.isascii() and retry_after.isdigit() else None
     text = f"{method} {path}: {status} {reason}: {message}"
     return api_error(status, reason, text, retry_after_s, causes, names_object=names_object)

@@ -263,6 +263,7 @@ class Hardware:
             self._take(facts, dataclasses.replace(self.node, findings=tuple(topology.hangs(facts.hanging))), {})
 
     def _take(self, facts: NodeFacts, node: Node, watch: health.Watch, *, is_first: bool = False) -> None:
+        # The first reading is a change even without a difference, because claims wait for it.
         is_changed = is_first or node != self.node or facts != self.facts or watch != self._watch
         new_findings = set(node.findings) - set(self.node.findings)
         self.facts, self.node, self._watch, self._judged = facts, node, watch, {}

@@ -147,6 +147,7 @@ class _Reading:
         for candidate in candidates:
             by_name = candidate.startswith(BY_NAME)
             path = self._only_place(folder, candidate[1:]) if by_name else f"{folder}{candidate}"
+            # A device is left out as a whole, in `device`, so only other paths are checked here.
             if not path or (_id(unit_of(path)) is None and not self._may_read(path)):
                 continue
             self._note(path)

@@ -69,7 +69,7 @@ class Reader:
             self._helper = await self._start()
         try:
             return await self._helper.answer(request, deadline_s)
-        except BaseException:
+        except BaseException:  # cancelled too: the next request must not read the rest of this reply
             await self.close()
             raise
 

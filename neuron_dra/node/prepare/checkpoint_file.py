@@ -71,6 +71,7 @@ class CheckpointFile:
         current = self._read_slots()
         if self.is_foreign():
             raise CheckpointDamaged(f"{FOREIGN} is of another driver, or of a version before the first release")
+        # After a power cut the slots may lack what was not flushed. boot.json was, and no claim outlives a boot.
         if boot is not None and boot.boot_id != self._boot_id and _is_older(current, boot):
             return boot
         return self._accepted(current)
@@ -93,7 +94,7 @@ class CheckpointFile:
         if current is None:
             if self._boot is not None or self._files.stamp(self._folder / BOOT) is not None or self._has_slots:
                 raise CheckpointDamaged(self._problem())
-            return Checkpoint(self._boot_id)
+            return Checkpoint(self._boot_id)  # no file exists, as at the first start on a node
         # Skip this once a checkpoint was seen: this process may have written boot.json and then failed at the slots.
         if self._seen is None and self._boot is not None and _is_older(current, self._boot):
             raise CheckpointDamaged(self._problem())

@@ -148,6 +148,7 @@ class ConnectedSets:
         now = asyncio.get_running_loop().time()
         kubelet, self._kubelet = self._kubelet, self._node.kubelet_version
         is_early = self._look_at is not None and now < self._look_at and kubelet == self._kubelet
+        # While the sets are published, an API server that dropped counters is a reason to check early.
         if is_early and (self._publisher.keeps_counters or not self.on):
             return
         why = await self._find_out(pool) if is_enabled else ""
