@@ -61,11 +61,11 @@ def checked_url(url: str, source: str) -> str:
     """Return `url`. Raises SettingsError, which names `source`, if it is not a valid http or https URL."""
     try:
         parts = urlsplit(url)
-        good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        is_valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
         why = ""
     except ValueError as err:
-        good, why = False, f" ({err})"
-    if not good:
+        is_valid, why = False, f" ({err})"
+    if not is_valid:
         raise SettingsError(f"{source}: invalid API server URL {url!r}{why}; write https://host:port")
     return url
 
@@ -91,11 +91,11 @@ def in_cluster(
         authority = folder / "ca.crt"
         return Proof(token, ssl.create_default_context(cafile=str(authority)), files=(authority,))
 
-    async def again() -> Proof:
+    async def read_again() -> Proof:
         return proof()
 
     url = f"https://{f'[{host}]' if ':' in host else host}:{port}"
-    return KubeConfig(url, credentials=Credentials(proof(), again, timing=timing))
+    return KubeConfig(url, credentials=Credentials(proof(), read_again, timing=timing))
 
 
 class _TokenFile:
@@ -125,13 +125,13 @@ def from_kubeconfig(
     login = kubeconfig.read(str(paths), context)
     checked_url(login.url, where)
 
-    async def again() -> Proof:
-        fresh = await kubeconfig.read_again(str(paths), context, limit_s=timing.login_s)
-        if fresh.url != login.url:
-            raise SettingsError(f"--kubeconfig {paths} now has another API server, {fresh.url}; restart to use it")
-        return _proof(fresh, where)
+    async def read_again() -> Proof:
+        new_login = await kubeconfig.read_again(str(paths), context, limit_s=timing.login_s)
+        if new_login.url != login.url:
+            raise SettingsError(f"--kubeconfig {paths} now has another API server, {new_login.url}; restart to use it")
+        return _proof(new_login, where)
 
-    credentials = Credentials(_proof(login, where), again, timing=timing)
+    credentials = Credentials(_proof(login, where), read_again, timing=timing)
     return KubeConfig(login.url, credentials=credentials, namespace=login.namespace)
 
 

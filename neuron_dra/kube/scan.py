@@ -34,10 +34,10 @@ class NotJson(ValueError):
 
 def end_of(raw: bytes, start: int) -> int:
     """Return the end of the value that begins at `start`. Raises NotJson if it has no end."""
-    first = raw[start : start + 1]
-    if first and first in _OPENING:
+    first_byte = raw[start : start + 1]
+    if first_byte and first_byte in _OPENING:
         return _end_of_brackets(raw, start)
-    match = (_STRING_AT if first == b'"' else _SCALAR_AT).match(raw, start)
+    match = (_STRING_AT if first_byte == b'"' else _SCALAR_AT).match(raw, start)
     if match is None:
         raise NotJson(f"no value at byte {start}")
     return match.end()
@@ -89,14 +89,14 @@ def find(raw: bytes, path: tuple[str, ...], start: int = 0) -> Iterator[Span]:
         start = _skip_space(raw, start)
         yield start, end_of(raw, start)
         return
-    step, rest = path[0], path[1:]
+    step, inner_path = path[0], path[1:]
     if step == EACH:
         for begin, _ in elements(raw, start):
-            yield from find(raw, rest, begin)
+            yield from find(raw, inner_path, begin)
         return
     for name, (begin, _) in members(raw, start):
         if name == step:
-            yield from find(raw, rest, begin)
+            yield from find(raw, inner_path, begin)
 
 
 def _first(raw: bytes, start: int, brackets: bytes) -> int | None:

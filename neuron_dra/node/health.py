@@ -36,9 +36,9 @@ class HealthSource:
         Before the first list it yields nothing: to the kubelet an empty list means that all health is unknown.
         """
         while not self._closed:
-            seen, shown = self._changed.count, self.devices
+            changes_seen, devices_shown = self._changed.count, self.devices
             if self._known:
-                yield shown
-            if self.devices is not shown or self._closed:
+                yield devices_shown
+            if self.devices is not devices_shown or self._closed:
                 continue  # it changed while the reader was slow
-            await self._changed.after(seen, period_s)
+            await self._changed.after(changes_seen, period_s)

@@ -88,11 +88,11 @@ class Hardware:
         A known capacity block is kept: a recreated Node gets its label only some time later, and would seem to be in
         another UltraServer until then.
         """
-        fresh = NodeLabels.from_labels(labels)
-        if fresh.capacity_block_id is None:
-            fresh = dataclasses.replace(fresh, capacity_block_id=self._labels.capacity_block_id)
-        if fresh != self._labels:
-            self._labels = fresh
+        new_labels = NodeLabels.from_labels(labels)
+        if new_labels.capacity_block_id is None:
+            new_labels = dataclasses.replace(new_labels, capacity_block_id=self._labels.capacity_block_id)
+        if new_labels != self._labels:
+            self._labels = new_labels
             if self.known.is_set():
                 self.learn(self.facts)
 

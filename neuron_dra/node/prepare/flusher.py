@@ -37,9 +37,9 @@ class Flusher:
     async def run(self) -> None:
         """Flush after each change, until cancelled; write everything again after an error."""
         while True:
-            seen = self._prepared.changed.count
+            changes_seen = self._prepared.changed.count
             await self.flush()
-            await self._prepared.changed.after(seen)
+            await self._prepared.changed.after(changes_seen)
             await asyncio.sleep(self._timing.flush_s)
 
     async def flush(self) -> None:
@@ -55,8 +55,8 @@ class Flusher:
         while True:
             try:
                 await self._prepared.write_anew()
-            except OSError as again:  # TimeoutError too
-                self._failed(again)
+            except OSError as retry_err:  # TimeoutError too
+                self._failed(retry_err)
                 await asyncio.sleep(next(waits))
             else:
                 log.info("the disk has the prepared claims again")

@@ -65,23 +65,23 @@ class DraService:
         self, request: dra_pb2.NodePrepareResourcesRequest, context: Any
     ) -> dra_pb2.NodePrepareResourcesResponse:
         """Return the devices or an error message for each claim of the request."""
-        answer = dra_pb2.NodePrepareResourcesResponse()
+        response = dra_pb2.NodePrepareResourcesResponse()
         for claim, result in await self._for_claims("prepare", request.claims, self._claims.prepare):
-            claim_response = answer.claims[claim.uid]
+            claim_response = response.claims[claim.uid]
             if isinstance(result, PreparedClaim):
                 _add_devices(claim_response, result)
             else:
                 claim_response.error = str(result)
-        return answer
+        return response
 
     async def unprepare(
         self, request: dra_pb2.NodeUnprepareResourcesRequest, context: Any
     ) -> dra_pb2.NodeUnprepareResourcesResponse:
         """Return an empty result or an error message for each claim of the request."""
-        answer = dra_pb2.NodeUnprepareResourcesResponse()
+        response = dra_pb2.NodeUnprepareResourcesResponse()
         for claim, result in await self._for_claims("unprepare", request.claims, self._claims.unprepare):
-            answer.claims[claim.uid].error = "" if result is None else str(result)
-        return answer
+            response.claims[claim.uid].error = "" if result is None else str(result)
+        return response
 
     async def _for_claims(
         self, verb: str, claims: Iterable[dra_pb2.Claim], work: Callable[[ClaimRef], Awaitable[PreparedClaim | None]]

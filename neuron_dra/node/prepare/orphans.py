@@ -21,10 +21,10 @@ async def report(
     """Log and count such claims; look soon after the start, then every hour. Unprepared ones no longer count."""
     now = asyncio.get_running_loop().time
     orphan_uids: set[str] = set()
-    seen, look_at = prepared.changed.count, now() + random.uniform(*timing.report_first_s)
+    changes_seen, look_at = prepared.changed.count, now() + random.uniform(*timing.report_first_s)
     while True:
-        await prepared.changed.after(seen, look_at - now())
-        seen = prepared.changed.count
+        await prepared.changed.after(changes_seen, look_at - now())
+        changes_seen = prepared.changed.count
         if now() >= look_at:
             orphan_uids = await _without_object(prepared, claims, orphan_uids)
             look_at = now() + timing.report_s

@@ -40,22 +40,22 @@ async def listed(socket: Path, timeout_s: float = DEFAULT_TIMING.orphans.list_s)
     try:
         async with grpc.aio.insecure_channel(f"unix:{socket}", options=_OPTIONS) as channel:
             call: Any = channel.unary_unary(_LIST)  # without a decoder: grpc returns None for what it cannot decode
-            answer = await call(b"", timeout=timeout_s)
+            response = await call(b"", timeout=timeout_s)
     except grpc.aio.AioRpcError as err:
         raise ConnectionError(f"{err.code().name}: {err.details()}") from err
-    return await asyncio.to_thread(_decoded, answer)
+    return await asyncio.to_thread(_decoded, response)
 
 
-def _decoded(answer: bytes) -> tuple[ListedPod, ...]:
+def _decoded(response: bytes) -> tuple[ListedPod, ...]:
     """Return the pods of a list. Raises ConnectionError."""
     # Imported on first use: most nodes never need it.
     from google.protobuf.message import DecodeError
 
     with _one_at_a_time:
         try:
-            return tuple(_pod(value) for number, value in _fields(memoryview(answer)) if number == _PODS)
+            return tuple(_pod(value) for number, value in _fields(memoryview(response)) if number == _PODS)
         except (DecodeError, ValueError) as err:
-            raise ConnectionError(f"the list of {len(answer)} bytes cannot be decoded: {err}") from err
+            raise ConnectionError(f"the list of {len(response)} bytes cannot be decoded: {err}") from err
 
 
 def _fields(message: memoryview) -> Iterator[tuple[int, memoryview]]:
@@ -106,9 +106,9 @@ def _pod(message: memoryview) -> ListedPod:
         for wire_claim in container.dynamic_resources:
             claim = _claim(wire_claim, container.name)
             key = (claim.namespace, claim.name)
-            before = claims.setdefault(key, claim)
-            if not before.devices >= claim.devices:
-                claims[key] = replace(before, devices=before.devices | claim.devices)
+            earlier = claims.setdefault(key, claim)
+            if not earlier.devices >= claim.devices:
+                claims[key] = replace(earlier, devices=earlier.devices | claim.devices)
         for plugin_devices in container.devices:
             if plugin_devices.device_ids:
                 plugin_resources.add(plugin_devices.resource_name)

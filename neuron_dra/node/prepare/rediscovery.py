@@ -124,15 +124,15 @@ class Rediscovery:
         devices = tuple(AllocatedDevice("", self._node_name, device) for device in shown.devices)
         claim = Claim(ClaimRef(shown.namespace, shown.name, shown.uid), devices)
         try:
-            current = await self.claims.named(shown.namespace, shown.name)
-            if shown.uid not in ("", current.ref.uid):
-                raise ClaimError(f"the kubelet lists UID {shown.uid}, the API server has {current.ref.uid}")
-            claim = Claim(current.ref, devices, pod=current.pod)
-            allocated_here = sorted({device.device for device in current.devices if device.pool == self._node_name})
+            stored_claim = await self.claims.named(shown.namespace, shown.name)
+            if shown.uid not in ("", stored_claim.ref.uid):
+                raise ClaimError(f"the kubelet lists UID {shown.uid}, the API server has {stored_claim.ref.uid}")
+            claim = Claim(stored_claim.ref, devices, pod=stored_claim.pod)
+            allocated_here = sorted({d.device for d in stored_claim.devices if d.pool == self._node_name})
             if allocated_here != list(shown.devices):
                 raise ClaimError(f"the kubelet lists {list(shown.devices)}, the API server has {allocated_here}")
-            claim = current
-            return self._decide(current, other_claims)
+            claim = stored_claim
+            return self._decide(stored_claim, other_claims)
         except (ClaimError, NotFound) as err:
             if claim.ref.uid:
                 return self._adopted(claim, err)

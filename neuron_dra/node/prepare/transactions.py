@@ -132,12 +132,12 @@ class Transactions:
         mark = self.prepared.store.mark()
         self._reject_while_damaged(ref)
         try:
-            until = asyncio.get_running_loop().time() + self._timing.fetch_patience_s
-            earlier_claim = await self._earlier_claim(ref, until)
+            deadline = asyncio.get_running_loop().time() + self._timing.fetch_patience_s
+            earlier_claim = await self._earlier_claim(ref, deadline)
             if earlier_claim is not None:
                 return earlier_claim
             self._reject_while_unflushed(ref)
-            prepared = await self._commit_when_free(ref, mark, until)
+            prepared = await self._commit_when_free(ref, mark, deadline)
         except CheckpointDamaged as err:
             self.prepared.found_damaged(err)
             self._reject_while_damaged(ref)
@@ -145,7 +145,7 @@ class Transactions:
         self.prepared.hold(prepared)
         return prepared
 
-    async def _earlier_claim(self, ref: ClaimRef, until: float) -> PreparedClaim | None:
+    async def _earlier_claim(self, ref: ClaimRef, deadline: float) -> PreparedClaim | None:
         """Return the earlier result of a claim, if it has one that is still right. Raises ClaimError, ApiError.
 
         A kubelet that restarts forgets that a claim is prepared. If the pod was deleted by force meanwhile, another pod
@@ -155,7 +155,7 @@ class Transactions:
         earlier_claim = await self.prepared.known(ref.uid)
         if earlier_claim is None or earlier_claim.of_its_pod:
             return earlier_claim
-        claim = await self._fetched(self._admission.allocation, ref, self._wait(ref), until)
+        claim = await self._fetched(self._admission.allocation, ref, self._wait(ref), deadline)
         # Read again, because the claim may have been unprepared during the request.
         earlier_claim = await self.prepared.known(ref.uid)
         if earlier_claim is not None:
@@ -171,7 +171,7 @@ class Transactions:
             self._timing.look_again_s,
         )
 
-    async def _commit_when_free(self, ref: ClaimRef, mark: Mark, until: float) -> PreparedClaim:
+    async def _commit_when_free(self, ref: ClaimRef, mark: Mark, deadline: float) -> PreparedClaim:
         """Commit a claim; if another claim holds one of its devices, wait until that one is unprepared.
 
         This happens when a pod is deleted without a grace period and another replaces it: the scheduler allocates the
@@ -180,7 +180,7 @@ class Transactions:
         wait = self._wait(ref)
         is_logged = False
         while True:
-            claim = await self._fetched(self._admission.fetch, ref, wait, until)
+            claim = await self._fetched(self._admission.fetch, ref, wait, deadline)
             self._reject_while_damaged(ref)
             self._reject_while_unflushed(ref)
             if ref.uid in self._withdrawn:
@@ -199,7 +199,7 @@ class Transactions:
                 return prepared
 
     async def _fetched(
-        self, read: Callable[[ClaimRef], Awaitable[Claim]], ref: ClaimRef, wait: DeviceWait, until: float
+        self, read: Callable[[ClaimRef], Awaitable[Claim]], ref: ClaimRef, wait: DeviceWait, deadline: float
     ) -> Claim:
         """Read a claim; retry while the API server fails or limits the rate, and while the kernel driver loads.
 
@@ -211,14 +211,14 @@ class Transactions:
             try:
                 return await read(ref)
             except DriverNotReady as err:  # a rejection costs the pod 90 s, and most loads take less than a minute
-                if not await wait.pause(self._timing.look_again_s, until):
+                if not await wait.pause(self._timing.look_again_s, deadline):
                     raise
                 log.info("waiting for the kernel driver", extra={"claim": str(ref), "uid": ref.uid, "reason": str(err)})
             except (TooManyRequests, Unavailable, Forbidden) as err:
                 forbidden_count += isinstance(err, Forbidden)
                 if forbidden_count >= FORBIDDEN_TRIES:
                     raise
-                if not await wait.pause(self._pause(err, next(waits)), until):
+                if not await wait.pause(self._pause(err, next(waits)), deadline):
                     raise
                 log.info("retrying the API server", extra={"claim": str(ref), "uid": ref.uid, "error": str(err)})
 

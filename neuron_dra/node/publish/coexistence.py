@@ -133,8 +133,8 @@ def any_socket(folder: Path) -> str | None:
 def _sockets(folder: Path) -> list[Path]:
     with contextlib.suppress(OSError):
         paths = sorted(folder.iterdir())
-        named = [path for path in paths if path.name.startswith("neuron") and path.suffix == ".sock"]
-        return [path for path in named if path.is_socket()]
+        plugin_paths = [path for path in paths if path.name.startswith("neuron") and path.suffix == ".sock"]
+        return [path for path in plugin_paths if path.is_socket()]
     return []
 
 

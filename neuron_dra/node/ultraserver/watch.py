@@ -136,11 +136,11 @@ class UltraServerWatch:
         if is_first:
             self.changed.notify()
 
-    def saw_operator(self, seen: bool) -> None:
+    def saw_operator(self, is_seen: bool) -> None:
         """Look for the CRD at once when an operator's labels appear on the Node."""
-        if seen and not self._operator_seen:
+        if is_seen and not self._operator_seen:
             self._look.set()
-        self._operator_seen = seen
+        self._operator_seen = is_seen
 
     async def run(self) -> None:
         """Watch until cancelled."""
