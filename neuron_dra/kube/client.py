@@ -51,7 +51,7 @@ class Cursor:
 class KubeClient:
     """Requests to one API server over persistent connections; use it as an async context manager.
 
-    `timing` also has the waits of those who use the client, such as Reflector and EventRecorder.
+    `timing` also has the waits of the client's users, such as Reflector and EventRecorder.
     """
 
     def __init__(

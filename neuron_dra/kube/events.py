@@ -76,7 +76,7 @@ class _Queue:
 
 
 class EventRecorder:
-    """Posts the Events of one component: `post` returns at once, and `run` sends them in the background.
+    """Posts the Events of one component: `post` returns immediately, and `run` sends them in the background.
 
     Namespaces take turns, and each has one request at a time, so that an API server or a webhook that does not answer
     for the Events of one namespace delays no others. An Event that fails is sent again, after a delay that grows, until

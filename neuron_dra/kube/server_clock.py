@@ -1,7 +1,7 @@
 """The API server's time, from the `Date` of its responses.
 
-The clock of the machine may be wrong for a moment, or that of the next leader ahead. A time limit that ends something
-for good must not depend on it. Between two responses the monotonic clock counts, which nobody sets.
+The machine's clock may be wrong for a moment, or the next leader's clock may be ahead. A time limit that ends something
+for good must not depend on them. Between two responses the monotonic clock counts, because nobody sets it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """All file writes of this program: every durable write is a sequence of the operations below.
 
-What is written survives the end of the process at once. It survives a power cut after it was flushed: a file's bytes by
-`sync_file`, its name by `sync_folder`. Only these two wait for the disk.
+A write survives the end of the process immediately. It survives a power cut once it was flushed: `sync_file` flushes a
+file's bytes, and `sync_folder` its name. Only these two wait for the disk.
 
 Tests inject crashes, power cuts and full disks with a subclass of `Files`. Another test makes sure that no other module
 writes files.

@@ -27,8 +27,8 @@ GRPC_HEALTH = grpc_health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
 class Liveness(grpc_health_pb2_grpc.HealthServicer):  # type: ignore[misc]
     """gRPC health: makes the kubelet's calls to our own sockets.
 
-    Any client may call it over the network. So a result is reused for a moment while the sockets are unchanged,
-    and concurrent callers share one check: a flood of calls opens no channels.
+    Any client may call it over the network. A result is therefore reused for a moment while the sockets are unchanged,
+    and concurrent callers share one check, so that a flood of calls opens no channels.
     """
 
     def __init__(

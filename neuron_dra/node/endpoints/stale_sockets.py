@@ -1,7 +1,7 @@
 """Removes the sockets that killed plugins left behind.
 
-In a rolling update each pod has its own sockets. One that is killed cannot remove them, and nobody else would: they
-pile up, and the kubelet tries each again and again.
+In a rolling update each pod has its own sockets. A plugin that is killed cannot remove its sockets. Without this loop
+they would pile up, and the kubelet would try to connect to each of them again and again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ log = logging.getLogger(__name__)
 class StaleSockets:
     """Sockets of this driver's other plugins on this node.
 
-    One is stale if it refused a connection in two looks: a plugin that is about to listen refuses for a moment.
+    A socket is stale if it refused a connection in two looks, because a plugin that is about to listen refuses for a
+    moment.
     """
 
     def __init__(self, settings: PluginSettings, files: Files) -> None:

@@ -85,8 +85,8 @@ class Hardware:
     def label(self, labels: Mapping[str, str]) -> None:
         """Use the Node object's labels: network layers, capacity block, and the instance type if DMI lacks it.
 
-        A known capacity block is kept: a recreated Node gets its label only some time later, and would seem to be in
-        another UltraServer until then.
+        A known capacity block is kept, because a recreated Node gets its label only some time later and would seem to
+        be in another UltraServer until then.
         """
         new_labels = NodeLabels.from_labels(labels)
         if new_labels.capacity_block_id is None:

@@ -1,7 +1,7 @@
-"""Notices that a folder which is mounted from the host was removed or replaced there.
+"""Detects that a folder which is mounted from the host was removed or replaced there.
 
-The plugin would go on to write to a folder that nobody sees, and tell the kubelet that claims are prepared. Only a new
-container gets the host's present folder, so the plugin ends.
+Otherwise the plugin would write to a folder that neither the kubelet nor the container runtime sees, and report
+claims as prepared. Only a new container gets the host's present folder, so the plugin ends.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MOUNTINFO = Path("/proc/self/mountinfo")
 
 
 class HostFolders:
-    """Checks these folders, of which `written` is the one that files of claims are written to. Its methods block."""
+    """Checks the host's folders. The files of claims are written to the folder `written`. Its methods block."""
 
     def __init__(self, written: Path, others: Iterable[Path], files: Files, mountinfo: Path = MOUNTINFO) -> None:
         self._written = written

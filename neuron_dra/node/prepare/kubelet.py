@@ -153,7 +153,7 @@ def _add_devices(claim_response: dra_pb2.NodePrepareResourceResponse, claim: Pre
 
 
 class HealthService:
-    """NodeWatchResources: sends the complete list at once, on every change, and before the last one expires."""
+    """NodeWatchResources: sends the complete list immediately, on every change, and before the last list expires."""
 
     def __init__(self, source: HealthSource, pool: str, timing: KubeletTiming = DEFAULT_TIMING.kubelet) -> None:
         self._timing = timing

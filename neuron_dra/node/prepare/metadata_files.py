@@ -1,7 +1,7 @@
 """The metadata files of prepared claims, in a folder of the CDI folder. The CDI files mount them into containers.
 
-They are written before the CDI file that mounts them, and removed after it: a container whose mount has no source does
-not start. A file is never written in place, so a running container keeps the one that it has.
+They are written before the CDI file that mounts them, and removed after it, because a container whose mount has no
+source does not start. A file is never written in place, so a running container keeps the file that it has mounted.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The folders of prepared claims with the notice of their workload, in a folder of the CDI folder.
 
-A folder is there before the CDI file that mounts it, and until that file is removed: a container whose mount has no
-source does not start. It stays the same folder as long as the claim is prepared, because running containers have it.
+A folder exists before the CDI file that mounts it, and until that file is removed, because a container whose mount has
+no source does not start. It stays the same folder while the claim is prepared, because running containers mount it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Preparing and unpreparing claims: one transaction each, with the store's checkpoint as its only commit point.
 
     prepare    GET and decode, then under the lock: decide, write the CDI file, write the checkpoint; only then reply
-    again      the earlier result; where a claim can be allocated anew under its UID, GET and compare first
+    again      the earlier result; where a claim can get a new allocation under its UID, GET and compare first
     unprepare  under the lock: write the checkpoint, then remove the CDI file
 
 Transactions that wait for the lock share one commit: sixteen claims of sixteen pods cost one write of the checkpoint.

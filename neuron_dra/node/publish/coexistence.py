@@ -35,7 +35,7 @@ class DevicePluginWatch:
     (resource). `unlisted` is why the kubelet's pods cannot be listed, empty if they can; `pods` then has those of the
     last list.
 
-    A plugin that was alive a short time ago counts too: one that fails is started again after five minutes.
+    A plugin that was alive a short time ago counts too, because a failed plugin is started again after five minutes.
     """
 
     def __init__(

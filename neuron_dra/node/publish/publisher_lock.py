@@ -115,7 +115,7 @@ class PublisherLock:
 
 
 class LockKeeper:
-    """Takes the steps of a PublisherLock in a thread, one after the other: a disk that hangs stops nothing else."""
+    """Takes the steps of a PublisherLock in a thread, in order, so that a disk that hangs stops nothing else."""
 
     def __init__(self, lock: PublisherLock) -> None:
         self._lock = lock

@@ -1,8 +1,8 @@
 """Watches the NeuronUltraServer of this node, by name. The object, and even its CRD, may be missing.
 
 The publishing loop calls `follow` with the UltraServer's id as soon as the node's labels are known, and again when they
-change. Without the CRD there is no operator: the watch looks for it again from time to time. A 404 counts as no CRD
-only if the API server's own lists of kinds do not have it: a proxy's 404 must not free a reserved node.
+change. Without the CRD there is no operator, and the watch looks for the CRD again from time to time. A 404 counts as
+no CRD only if the API server's own lists of kinds lack the kind, because a proxy's 404 must not free a reserved node.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class UltraServerWatch:
             self.changed.notify()
 
     def saw_operator(self, is_seen: bool) -> None:
-        """Look for the CRD at once when an operator's labels appear on the Node."""
+        """Look for the CRD immediately when an operator's labels appear on the Node."""
         if is_seen and not self._operator_seen:
             self._look.set()
         self._operator_seen = is_seen
