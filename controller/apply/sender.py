@@ -24,7 +24,7 @@ class Sender:
         self._outbox = Outbox(timing.slow_s, timing.retry_s, random.random)
         self._changed = asyncio.Event()
         self.on_answer: Callable[[bool], None] = lambda at_once: None
-        """Called after an answer with news; True if no other one for the same decider is about to follow."""
+        """Called when the decider may decide again; True if an answer has news, and no other is about to follow."""
 
     def decide(self, decider: str, wishes: Iterable[RequestWish]) -> None:
         """Replace what a decider wished and what was not sent, in the term of the pass."""
@@ -95,7 +95,8 @@ class Sender:
             self._outbox.answered(request, answer, now_s)
             self._changed.set()
             if answer is not Answer.NO_NEWS:
-                self.on_answer(not self._outbox.has_young(request.decider, now_s))
+                is_news = answer in (Answer.DECIDED, Answer.NOT_SENT)
+                self.on_answer(is_news and not self._outbox.has_young(request.decider, now_s))
 
 
 def answer_of(err: Exception) -> Answer:

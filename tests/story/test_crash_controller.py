@@ -296,7 +296,7 @@ async def disturbed(flow: Flow, death: Death, expected: Obj) -> Obj:
             return await finished(flow, cluster, expected)
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(3600 if LONG else 600)
 @pytest.mark.parametrize("flow", FLOWS, ids=lambda flow: flow.name)
 async def test_next_controller_continues_after_a_crash(flow: Flow, record_property: Callable[[str, str], None]) -> None:
     writes, expected = await undisturbed(flow)

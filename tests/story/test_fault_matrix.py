@@ -15,6 +15,7 @@ import pytest
 
 from controller.jobs.early_pods import CONDITION
 from controller.program import NAME, Controller
+from controller.timing import DEFAULT_TIMING
 from hack.bench.ultraservers import ultraserver
 from neuron_dra.core.wire import Obj
 from neuron_dra.emulation.embedded_api import Do, EmbeddedApi, InjectedFault
@@ -24,7 +25,8 @@ from tests.support.controller_timings import QUICK
 from tests.support.timings import quicker
 from tests.support.waiting import eventually
 
-PATIENT: Final = quicker(QUICK, client={"request_s": 600.0})
+RETRIES: Final = {"retry_s": DEFAULT_TIMING.outbox.retry_s}  # of production: they keep failures apart from successes
+PATIENT: Final = quicker(QUICK, client={"request_s": 600.0}, outbox=RETRIES)
 KIND: Final = "neuronultraserverworkloads"
 OBJECTS: Final = 40
 BEGIN: Final = "while workloads get nodes"

@@ -141,7 +141,8 @@ class Laws(RuleBasedStateMachine):
         if self.closed_since is None:
             return False
         # The clock may show the same time for the answer that closed it and for the request after it.
-        return request.sent_s > self.closed_since or (self.refused_since is None and request.sent_s == self.closed_since)
+        is_same_time = self.refused_since is None and request.sent_s == self.closed_since
+        return is_same_time or request.sent_s > self.closed_since
 
     @rule(seconds=st.floats(0.1, 9.0))
     def wait(self, seconds: float) -> None:
