@@ -293,7 +293,8 @@ def test_overloaded_namespaces_delay_no_other_one() -> None:
     for request in requests:
         box.answered(request, Answer.OVERLOADED, 0.1)
     box.decide("plan", 1, [*(wish(f"o{number}", f"n{number}") for number in range(40)), wish("good", "ml")])
-    now_s, sent = SLOW_S, []
+    now_s = SLOW_S
+    sent: list[str] = []
     while sent[-1:] != ["good"]:
         [request] = all_of(box, now_s)
         sent.append(request.wish.object)
