@@ -78,6 +78,7 @@ SIMULATED = [
     case("pcie-root", "simulate", 1, "which no device of request chip publishes", words=EFA),
     case("without-exactly", "simulate", 1, "request chip names no DeviceClass: resource.k8s.io/v1 has deviceClassName "
          "and count below exactly", words=("--fleet", "1 x inf2.xlarge")),
+    case("version-compare", "simulate", 1, "neuronDriverVersion is a string, not a version", words=TRN2),
     case("share-of-memory", "simulate", 1, "2 of 4 pods run",
          "request part wants 200Gi of memory, and the largest device has",
          "request part: no device has the capacity cores", words=("--fleet", "4 x inf2.xlarge")),
@@ -109,6 +110,7 @@ VALIDATED = [
     case("monitor-allowed", "validate", 0),
     case("five-connected", "validate", 0),
     case("trainjob-too-many", "validate", 1, "wants 17 devices of one node"),
+    case("version-compare", "validate", 0, "neuronDriverVersion is a string, not a version or a quantity: compare it"),
     case("share-of-memory", "validate", 1,
          "default/slice: warning: request part: a Neuron device is allocated as a whole",
          "no device has the capacity cores"),

@@ -264,9 +264,10 @@ def types(checker: Checker, spec: ClaimSpec) -> Iterator[ManifestProblem]:
         if (found := checker.published.error(ask)) and isinstance(found[1], EvaluationError) and found[2] is not None:
             kind = selection.attribute(found[2], names.DRIVER, "instanceType")
             why = str(found[1]).partition(". Guard")[0]
+            remedy = expressions.remedy(found[0], why)
             text = (
                 f"request {ask.name}: the selector fails on devices of {kind} ({why}): they block "
-                "the pod on all nodes; put has(...) && before it"
+                f"the pod on all nodes{f'; {remedy}' if remedy else ''}"
             )
             yield ManifestProblem(spec.where, "SelectorFails", text, warning=True)
     pod = _pod(claim)

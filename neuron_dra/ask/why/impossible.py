@@ -46,8 +46,10 @@ def _selector_error(world: World, pod: Wire, published: PublishedDevices) -> Fin
                 change = _with_expression(world, pod, claim, ask, expression, better)
             if change is not None:
                 changes.append(change)
-        text = f"{where} fails on a device, which blocks the pod on every node: {str(err).partition('. Guard')[0]}"
-        return Finding("SelectorFails", text, facts, tuple(changes[:1]))
+        why = str(err).partition(". Guard")[0]
+        text = f"{where} fails on a device, which blocks the pod on every node: {why}"
+        remedy = "" if changes else expressions.remedy(expression, why)
+        return Finding("SelectorFails", f"{text}; {remedy}" if remedy else text, facts, tuple(changes[:1]))
     return None
 
 

@@ -12,6 +12,7 @@ _ATTRIBUTE: Final = r"device\.attributes\[(?P<quote>['\"])(?P<domain>[^'\"]+)(?P
 _LITERAL: Final = r"(?P<literal>'[^'\\]*'|\"[^\"\\]*\"|-?\d+|true|false)"
 _COMPARISON: Final = re.compile(rf"\s*{_ATTRIBUTE}\s*(?P<operator>==|>=|<=|<|>)\s*{_LITERAL}\s*")
 _READS: Final = re.compile(_ATTRIBUTE)
+_CALLED: Final = re.compile(rf"{_ATTRIBUTE}\s*\.\s*(compareTo|isGreaterThan|isLessThan)\b")
 _HAS: Final = re.compile(rf"has\s*\(\s*{_ATTRIBUTE}\s*\)")
 
 
@@ -88,6 +89,20 @@ def reads(expression: str) -> list[tuple[str, str, tuple[int, int]]]:
     for match in _READS.finditer(expression):
         found.append((match["domain"], match["name"], match.span("name")))
     return found
+
+
+def remedy(expression: str, error: str) -> str:
+    """Return what to change in an expression that fails on a device with this error; empty if that is not known.
+
+    has() helps only if the device lacks an attribute.
+    """
+    if "no such key" in error:
+        return "put has(...) && before it"
+    if "no such overload: (string)." in error:
+        match = _CALLED.search(expression)
+        attribute = match["name"] if match else "the attribute"
+        return f"{attribute} is a string, not a version or a quantity: compare it with == or with in [...]"
+    return ""
 
 
 def guarded(expression: str) -> str:
