@@ -133,7 +133,9 @@ class EarlyPods:
 
     async def _send(self, template: Template, term: int) -> Answer:
         """Touch pods of one page, and place the next one. Raises EndedTerm."""
-        look, answer = self._looks[template.uid], Answer.NO_NEWS
+        look, answer = self._looks.get(template.uid), Answer.NO_NEWS
+        if look is None:
+            return Answer.NOT_SENT  # the template went after the request was taken from the outbox
         try:
             following = await self._page(template, look, self._now, term)
         except EndedTerm:

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from controller.apply.outbox import Answer
 from controller.jobs.early_pods import AT_ONCE, LOOKS, EarlyPods, touched, waits_for
 from controller.observe import projections
 from controller.observe.model import Template
@@ -163,6 +164,18 @@ async def test_pages_are_read_one_at_a_time_and_a_slow_one_delays_no_other_names
         sending.cancel()
         await asyncio.gather(sending, return_exceptions=True)
     assert pods.most_reading == 1
+
+
+async def test_template_that_goes_before_its_request_is_sent_is_left_out() -> None:
+    pods = Pods([waiting_pod(0)])
+    early = early_pods(pods)
+    early.look(NOW, 1)
+    early.look(NOW + datetime.timedelta(minutes=1), 1)
+    request = early._sender._outbox.take(0.0)
+    assert request is not None
+    early.put(("ml", "rct"), None)
+    answer = await request.wish.send(1)
+    assert (answer, pods.pages) == (Answer.NOT_SENT, 0)
 
 
 async def test_a_page_touches_so_many_pods_at_most() -> None:
