@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import random
 from collections.abc import Callable, Iterable
 
@@ -13,6 +14,8 @@ from controller.apply.fence import EndedTerm, Fence
 from controller.apply.outbox import Answer, OpenRequest, Outbox, RequestWish
 from controller.timing import OutboxTiming
 from neuron_dra.errors import TooLarge, TooManyRequests, Unavailable
+
+log = logging.getLogger(__name__)
 
 
 class Sender:
@@ -80,7 +83,7 @@ class Sender:
                 await asyncio.sleep(next_s - loop.time())
 
     async def _make(self, request: OpenRequest) -> None:
-        """Send one request. A defect in it ends the program."""
+        """Send one request. An unexpected error is logged, and counts as no answer: it may be due to one object."""
         answer = Answer.NOT_SENT
         try:
             self.fence.check(request.term)
@@ -90,6 +93,9 @@ class Sender:
                 answer = await request.wish.send(request.term)
         except EndedTerm:
             answer = Answer.NOT_SENT
+        except Exception:
+            log.exception("a request failed unexpectedly", extra={"object": request.wish.object})
+            answer = Answer.NONE
         finally:
             now_s = asyncio.get_running_loop().time()
             self._outbox.answered(request, answer, now_s)

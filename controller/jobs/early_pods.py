@@ -133,9 +133,10 @@ class EarlyPods:
 
     async def _send(self, template: Template, term: int) -> Answer:
         """Touch pods of one page, and place the next one. Raises EndedTerm."""
-        look, answer = self._looks.get(template.uid), Answer.NO_NEWS
+        look = self._looks.get(template.uid)
         if look is None:
             return Answer.NOT_SENT  # the template went after the request was taken from the outbox
+        following = self._again(look, self._now)
         try:
             following = await self._page(template, look, self._now, term)
         except EndedTerm:
@@ -143,13 +144,12 @@ class EarlyPods:
         except (ApiError, *MALFORMED) as err:
             facts = {"template": f"{template.namespace}/{template.name}", "error": str(err) or repr(err)}
             log.warning("pods that wait for a template could not be woken", extra=facts)
-            following = self._again(look, self._now)
-            if isinstance(err, ApiError):
-                answer = answer_of(err)
-        if template.uid in self._by_uid:
-            self._wait(template.uid, following)
-            self._on_change()
-        return answer
+            return answer_of(err)
+        finally:
+            if template.uid in self._by_uid:
+                self._wait(template.uid, following)
+                self._on_change()
+        return Answer.NO_NEWS
 
     async def _page(self, template: Template, look: _Look, now: datetime.datetime, term: int) -> _Look:
         """Touch pods of one page that wait for a template; return how to go on. Raises ApiError, MALFORMED, EndedTerm.

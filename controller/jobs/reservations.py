@@ -221,10 +221,12 @@ class JobReservations:
         What the server rejects becomes an Event, and is repeated later. Until its effect is seen, it is decided, and
         waits to be repeated.
         """
-        attempt = await self._attempts.make(key, lambda: self._send(write, term), self._now, term)
-        self._moved.add(key)
+        try:
+            attempt = await self._attempts.make(key, lambda: self._send(write, term), self._now, term)
+        finally:
+            self._moved.add(key)
+            self._on_change()
         self._note_outcome(key, write, attempt)
-        self._on_change()
         return attempt.answer
 
     def _note_outcome(self, key: str, write: Write, attempt: Attempt) -> None:

@@ -19,6 +19,7 @@ from controller.apply.outbox import (
     Outbox,
     RequestWish,
 )
+from tests.support.sending import new_sender
 
 SLOW_S = 1.0
 RETRY_S = (0.5, 8.0)
@@ -360,3 +361,21 @@ def test_old_failures_are_forgotten() -> None:
         box.answered(request, Answer.NONE, now_s + 10.0)
     assert len(box._unsettled) <= 2
     assert len(box._silent) <= 2
+
+
+async def test_unexpected_error_of_one_request_ends_nothing() -> None:
+    sent = []
+
+    async def fails(_: int) -> Answer:
+        raise KeyError("metadata")
+
+    async def works(_: int) -> Answer:
+        sent.append("good")
+        return Answer.DECIDED
+
+    sender = new_sender(retry_s=(60.0, 60.0))
+    bad = RequestWish("bad", "status", "hostile", "patch pods", fails)
+    good = RequestWish("good", "status", "ml", "patch pods", works)
+    sender.decide("plan", [bad, good])
+    await sender.send_all()
+    assert (sent, sender.is_idle) == (["good"], True)
