@@ -12,7 +12,7 @@ from neuron_dra.ask.render.findings import AVAILABLE, Finding
 from neuron_dra.ask.validate import attributes, selected
 from neuron_dra.ask.validate.specs import ClaimSpec, ManifestProblem
 from neuron_dra.ask.why import impossible, situations
-from neuron_dra.ask.why.case import Case
+from neuron_dra.ask.why.conditions import Case
 from neuron_dra.ask.world import selection
 from neuron_dra.ask.world.selection import PublishedDevices
 from neuron_dra.ask.world.world import World

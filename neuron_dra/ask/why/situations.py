@@ -12,8 +12,7 @@ from typing import Final
 
 from neuron_dra.ask.render.findings import Finding
 from neuron_dra.ask.why import autoscaled, conditions
-from neuron_dra.ask.why.case import Case
-from neuron_dra.ask.why.conditions import Found, Pairs, Tried
+from neuron_dra.ask.why.conditions import Case, Found, Pairs, Tried
 from neuron_dra.ask.world.world import World
 from neuron_dra.core import program
 from neuron_dra.core.wire import Wire
