@@ -167,7 +167,7 @@ async def test_nodes_that_hang_are_named_and_a_few_are_read_at_once(api: Embedde
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (["node-x"], "no pod of the driver runs on node node-x; kubectl neuron why node/node-x explains it"),
+        (["node-x"], "no pod of the driver runs on node node-x; neuron-dra why node/node-x explains it"),
         (["pod/absent"], "pod default/absent: "),
         (["claim/job"], "claim/job: name a node, node/NAME or pod/NAME"),
         (["--driver-namespace", "elsewhere"], "no pod of the driver runs in namespace elsewhere"),

@@ -498,6 +498,7 @@ def believes_any_404(patch: pytest.MonkeyPatch) -> None:
 Sabotage = Callable[[pytest.MonkeyPatch], None]
 FINDS: dict[Sabotage, int] = {
     never_steps_down: 9,
+    never_yields: 4,
     waits_for_the_impossible: 8,
     keeps_what_does_not_fit: 8,
     gives_one_template_name_to_two: 32,

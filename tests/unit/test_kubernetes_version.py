@@ -22,7 +22,8 @@ def manifest(tmp_path: Path, *counts: int) -> str:
     for number, count in enumerate(counts):
         request = {"name": "neurons", "exactly": {"deviceClassName": "neuron.aws.com", "count": count}}
         meta = {"name": f"p{number}", "namespace": "default"}
-        spec = {"containers": [{"name": "main", "image": "none"}]}
+        container = {"name": "main", "image": "none", "resources": {"claims": [{"name": "neurons"}]}}
+        spec = {"containers": [container]}
         entry = {"name": "neurons", "resourceClaimName": f"p{number}"}
         items += [
             {

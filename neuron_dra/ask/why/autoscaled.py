@@ -7,11 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
+from neuron_dra.ask.read.views import EventView
 from neuron_dra.ask.render.findings import Finding
 from neuron_dra.ask.world import events
 from neuron_dra.ask.world.events import Autoscaler
-from neuron_dra.ask.world.world import World
-from neuron_dra.core.wire import Wire
 
 _BY_ANOTHER_NODE: Final = (
     "NoDevicesPublished",
@@ -33,15 +32,13 @@ _INSTEAD: Final[Mapping[Autoscaler, str]] = {
 """Neither imagines the devices of AWS's Neuron instance types."""
 
 
-def explained(world: World, pod: Wire, found: Sequence[Finding]) -> list[Finding]:
-    """Return the causes, the first one with the autoscaler that adds no node for the pod."""
+def explained(found: Sequence[Finding], autoscaler: Autoscaler, refusal: EventView) -> list[Finding]:
+    """Return the causes, the first one with the autoscaler that adds no node for the pod, if a node would help."""
     first, *others = found
-    refusal = events.autoscaler_refusal(world, pod) if first.code in _BY_ANOTHER_NODE else None
-    if refusal is None:
+    if first.code not in _BY_ANOTHER_NODE:
         return list(found)
-    autoscaler, event = refusal
-    facts = [*first.facts, ("event", events.quoted(event.message))]
-    if _OF_CLAIMS.search(event.message):
+    facts = [*first.facts, ("event", events.quoted(refusal.message))]
+    if _OF_CLAIMS.search(refusal.message):
         facts.append(("to do", _INSTEAD[autoscaler]))
     text = f"{first.text}; {autoscaler.value} adds no node for it"
     return [replace(first, text=text, facts=tuple(facts)), *others]

@@ -76,11 +76,7 @@ class Case:
     @cached_property
     def claims(self) -> list[Wire]:
         """The pod's claims, existing or as they would be created."""
-        found = []
-        for each in self.world.claims_of(self.pod):
-            if each.claim is not None:
-                found.append(each.claim)
-        return found
+        return [claim.claim for claim in self.world.claims_of(self.pod) if claim.claim is not None]
 
     @cached_property
     def blocked(self) -> list[Blocked]:
@@ -101,11 +97,7 @@ class Case:
         selector = node_selector(claim)
         if selector is None:
             return blocked
-        found = []
-        for each in blocked:
-            if nodes.matches(selector, self.world.decoded(each.node)):
-                found.append(each)
-        return found
+        return [place for place in blocked if nodes.matches(selector, self.world.decoded(place.node))]
 
     def attempt(self, text: str, *replaced: Wire) -> ProposedChange | None:
         """Return a change of these objects, if the pod can run after it."""

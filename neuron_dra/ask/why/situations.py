@@ -13,6 +13,7 @@ from typing import Final
 from neuron_dra.ask.render.findings import Finding
 from neuron_dra.ask.why import autoscaled, conditions
 from neuron_dra.ask.why.conditions import Case, Found, Pairs, Tried
+from neuron_dra.ask.world import events
 from neuron_dra.ask.world.world import World
 from neuron_dra.core import program
 from neuron_dra.core.wire import Wire
@@ -68,7 +69,9 @@ def waiting(world: World, pod: Wire) -> list[Finding]:
     for row in OF_NODES:
         found = row.findings(case)
         if found:
-            return autoscaled.explained(world, pod, conditions.after_scheduler(case, found))
+            found = conditions.after_scheduler(case, found)
+            refusal = events.autoscaler_refusal(world, pod)
+            return found if refusal is None else autoscaled.explained(found, *refusal)
     return []
 
 

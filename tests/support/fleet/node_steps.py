@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
+from neuron_dra.core.ultraserver import tag_on
 from neuron_dra.core.wire import Obj
 from neuron_dra.kube.requests import NODES, RESOURCE_SLICES
 from tests.support.fleet.nodes import BROKEN_MODES, MODES, FleetNode
@@ -155,6 +156,9 @@ async def wipe_slices(schedule: Schedule) -> str | None:
     node.wiped_at = schedule.fleet.clock.now()
     mine = [s for s in schedule.fleet.view.all("resourceslices") if s["spec"]["nodeName"] == node.name]
     for item in mine:
+        tag = tag_on(item["spec"].get("devices") or ())
+        if tag is not None:
+            schedule.fleet.safety.may_be_shown_again(tag.allocation_id)
         await schedule.fleet.remove(RESOURCE_SLICES, "", item["metadata"]["name"])
     return f"the slices of {node.name} are wiped"
 
@@ -174,7 +178,7 @@ async def edit_tag(schedule: Schedule) -> str | None:
                 attributes.pop(name, None)
         elif what == "alter":
             attributes["workloadPhase"] = {"string": "Bound"}
-            schedule.fleet.safety.opened_by_hand(attributes.get("allocationId", {}).get("string", ""))
+            schedule.fleet.safety.may_be_shown_again(attributes.get("allocationId", {}).get("string", ""))
         else:
             attributes |= {"workloadUid": {"string": "nobody"}, "workloadId": {"string": "nobody"}}
         device["attributes"] = attributes

@@ -64,7 +64,7 @@ class Safety:
         self._protected: set[str] = set()  # allocation ids that must not be removed now
         self._given_up: dict[str, datetime.datetime] = {}  # when a workload lost a reservation that was Pending
         self._may_vanish: set[str] = set()  # NeuronUltraServers that users have deleted
-        self._opened_by_hand: set[str] = set()  # allocation ids of tags that a user has set to Bound
+        self._shown_again: set[str] = set()  # allocation ids of tags that may outlive their reservation
         self._limits: dict[str, list[tuple[float, int | None]]] = {}  # by namespace: since when, how many nodes
         self._names = Names()
         self.keeps_spares = False  # spares are kept for groups that must move
@@ -92,9 +92,12 @@ class Safety:
         """Record that a user deleted this NeuronUltraServer: lost reservations may be restored."""
         self._may_vanish.add(ultraserver)
 
-    def opened_by_hand(self, allocation_id: str) -> None:
-        """Record that a user set a tag to Bound: if its reservation has ended, the controller closes the node again."""
-        self._opened_by_hand.add(allocation_id)
+    def may_be_shown_again(self, allocation_id: str) -> None:
+        """Record that a tag may outlive its reservation, so that the controller closes the node again.
+
+        A user sets it to Bound, or removes the slice: a plugin that was down publishes the tag of its checkpoint.
+        """
+        self._shown_again.add(allocation_id)
 
     def limited(self, namespace: str, limit: int | None) -> None:
         """Record the limit of a namespace from now on."""
@@ -240,7 +243,7 @@ class Safety:
                 self.violated(f"{_text(now)} did not begin as Pending")
             return
         before = known.held.allocation
-        if known.gone and (now.ultraserver in self._may_vanish or allocation.allocation_id in self._opened_by_hand):
+        if known.gone and (now.ultraserver in self._may_vanish or allocation.allocation_id in self._shown_again):
             known.gone_at_s = None
             self._report(f"{_text(now)} is written again")
             same = before.workload_uid == allocation.workload_uid and {*allocation.nodes} <= {*before.nodes}
