@@ -21,7 +21,7 @@ def restart(view: View, broken: set[str]) -> Step | None:
     `broken` are the allocationIds of slots with a fault whose grace period has ended.
     """
     marker = view.workload.restarting
-    if marker is None or is_withdrawn(view, broken):
+    if marker is None or is_withdrawn(view, broken) or _is_reserved_again(view):
         return None
     if not (view.own_templates or view.held.bound or view.leaving()):
         return None
@@ -53,8 +53,19 @@ def begin(view: View) -> Step | None:
 def is_withdrawn(view: View, broken: set[str]) -> bool:
     """Return True if a restart was decided, is not needed or not possible now, and no slot has drained for it."""
     held = view.held
-    if view.workload.restarting is None or not held.bound:
+    if view.workload.restarting is None or not held.bound or _is_reserved_again(view):
         return False
     if any(each.allocation.ultraserver_index < view.workload.count for each in held.draining):
         return False
     return not broken or releasing.pods_on_dead_nodes(view.sight, held.bound) is not None
+
+
+def _is_reserved_again(view: View) -> bool:
+    """Return True if all groups were released, and others are reserved.
+
+    The workload's status, which is sent later than the reservations, may still have the groups of before and the
+    restart: it must neither release the new groups nor count as withdrawn.
+    """
+    former = {record["allocationId"] for record in view.workload.groups}
+    held = {reservation.allocation.allocation_id for reservation in view.held}
+    return bool(held) and held.isdisjoint(former)

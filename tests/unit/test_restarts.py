@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import datetime
 
 import pytest
@@ -51,6 +52,24 @@ def test_fourth_restart_in_a_row_is_denied() -> None:
     assert reason == "RestartLimitExceeded"
     assert "RestartAll has restarted the workload 3 times in a row and stops" in message
     assert "nodes with unhealthy or missing devices" in message
+
+
+def test_restart_counts_although_its_status_is_stored_late() -> None:
+    """Found by a crash: the new group was Bound before the status was sent, and the restart counted as withdrawn."""
+    world = running("RestartAll", servers=2, count=1)
+    before = copy.deepcopy(world.workload("job")["status"])
+    break_it(world)
+    world.settle(LIMITS)
+    after = world.workload("job")["status"]
+    again = held(world)
+    counted = {key: after[key] for key in ("restarts", "restartedAt")}
+    marker = {"since": after["restartedAt"][0], "reason": "DeviceUnhealthy", "message": ""}
+    late = {**before, **counted, "state": "Deallocating", "restarting": marker}
+    world.put({**world.workload("job"), "status": late})
+    world.settle(LIMITS)
+    status = world.workload("job")["status"]
+    assert (held(world), {key: status.get(key) for key in counted}) == (again, counted)
+    assert "restarting" not in status
 
 
 def test_restart_count_resets_after_an_hour() -> None:
