@@ -143,7 +143,7 @@ class Reconciler:
                 continue
             finally:
                 self._progress = None
-            busy = busy + 1 if was_idle and (plan.actions or self._writes.wished) else 0
+            busy = busy + 1 if was_idle and (plan.actions or self._writes.has_wishes) else 0
             if self._writes.server_unavailable:
                 wait_s = next(waits)
                 continue

@@ -106,8 +106,8 @@ class Writes:
         """A write of reservations had no answer in this pass: they may be stored."""
         self.attempted: list[Action] = []
         """The writes of NeuronUltraServers in this pass that were sent."""
-        self.wished: frozenset[str] = frozenset()
-        """The objects of the other writes of this pass, by UID or identity."""
+        self.has_wishes = False
+        """This pass has other writes."""
 
     def begin(self, actions: Sequence[Action], now: datetime.datetime) -> None:
         """Start a pass with the writes of a plan."""
@@ -167,7 +167,7 @@ class Writes:
                 continue
             is_background = _only_waits(action) and forward.isdisjoint(action.owners)
             wishes.append(self._wish(action, is_background=is_background))
-        self.wished = frozenset(wish.object for wish in wishes)
+        self.has_wishes = bool(wishes)
         self._applier.sender.decide("plan", wishes)
 
     def _wish(self, action: Action, *, is_background: bool) -> RequestWish:

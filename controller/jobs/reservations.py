@@ -209,9 +209,13 @@ class JobReservations:
                 self._sender.put(DECIDER, self._term, wish)
 
     def _wish(self, key: str, write: Write) -> RequestWish:
-        verb, name = ("create", f"workload {key}") if isinstance(write, CreateWorkload) else ("", "")
-        if not isinstance(write, CreateWorkload):
-            verb, name = "patch" if isinstance(write, ChangeWorkload) else "delete", write.workload.uid
+        match write:
+            case CreateWorkload():
+                verb, name = "create", f"workload {key}"
+            case ChangeWorkload(workload=workload):
+                verb, name = "patch", workload.uid
+            case DeleteWorkload(workload=workload):
+                verb, name = "delete", workload.uid
         kind = f"{verb} neuronultraserverworkloads"
         return RequestWish(name, "reservation", about(write).namespace, kind, partial(self._make, key, write))
 

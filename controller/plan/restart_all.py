@@ -66,6 +66,6 @@ def _is_reserved_again(view: View) -> bool:
     The workload's status, which is sent later than the reservations, may still have the groups of before and the
     restart: it must neither release the new groups nor count as withdrawn.
     """
-    former = {record["allocationId"] for record in view.workload.groups}
-    held = {reservation.allocation.allocation_id for reservation in view.held}
-    return bool(held) and held.isdisjoint(former)
+    former_ids = {record["allocationId"] for record in view.workload.groups}
+    held_ids = {reservation.allocation.allocation_id for reservation in view.held}
+    return bool(held_ids) and held_ids.isdisjoint(former_ids)

@@ -273,18 +273,19 @@ class Qualifications:
 
     def _wish_all(self, writes: Sequence[Write], now: datetime.datetime, term: int) -> None:
         """Put the writes that are due, decided in `term`, into the outbox, the ends of tests first."""
-        self._attempts.keep({_key(each) for each in writes})
+        self._attempts.keep({_key(write) for write in writes})
         if term != self._applier.fence.term:
             return  # the next look decides in the new term
-        ranked = sorted(writes, key=lambda each: not isinstance(each, StopTest | DeletePod))
-        due = self._paced([each for each in ranked if self._is_due(each, now)], now)
-        self._applier.sender.decide(DECIDER, [self._wish(each) for each in due])
+        ranked = sorted(writes, key=lambda write: not isinstance(write, StopTest | DeletePod))
+        due_writes = self._paced([write for write in ranked if self._is_due(write, now)], now)
+        self._applier.sender.decide(DECIDER, [self._wish(write) for write in due_writes])
 
     def _wish(self, write: Write) -> RequestWish:
         name, namespace, kind = _request(write)
-        # Jobs wait for the end of a test, and nobody for its begin or its results.
-        waits = not isinstance(write, StopTest | DeletePod)
-        return RequestWish(name, _key(write), namespace, kind, partial(self._make, write), is_background=waits)
+        # A job may wait for the nodes of a test that ends. No job waits for a test to begin, or for its results.
+        is_background = not isinstance(write, StopTest | DeletePod)
+        send = partial(self._make, write)
+        return RequestWish(name, _key(write), namespace, kind, send, is_background=is_background)
 
     def _paced(self, writes: Sequence[Write], now: datetime.datetime) -> list[Write]:
         """Return the writes that may be made now, by the bounds of a minute; verdicts of tests wait for nothing."""

@@ -274,19 +274,19 @@ class Queues:
         return attempt.answer
 
     def _note_outcome(self, uid: str, write: Write, attempt: Attempt) -> None:
-        facts = {"write": type(write).__name__, "of": _named(write), "error": attempt.error}
+        facts = {"write": type(write).__name__, "of": _named(write)}
         match attempt.outcome:
             case WriteOutcome.WRITTEN:
                 self._attempts.done(uid)
-                log.info("wrote for a queue", extra={"write": type(write).__name__, "of": _named(write)})
+                log.info("wrote for a queue", extra=facts)
             case WriteOutcome.CHANGED:
                 self._doubt_kueue(uid, write)
             case WriteOutcome.REJECTED:
-                log.warning("a write for a queue was rejected", extra=facts)
+                log.warning("a write for a queue was rejected", extra={**facts, "error": attempt.error})
                 self._tell_rejected(uid, write, attempt.error, self._now)
             case WriteOutcome.FAILED:
                 self._doubt_kueue(uid, write)
-                log.warning("a write for a queue failed", extra=facts)
+                log.warning("a write for a queue failed", extra={**facts, "error": attempt.error})
 
     def _tell_rejected(self, uid: str, write: Write, error: str, now: datetime.datetime) -> None:
         """Post an Event on the workload, or on what Kueue has left of it.

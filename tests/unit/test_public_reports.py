@@ -21,10 +21,6 @@ EFA = ("--fleet", "2 x trn2.48xlarge efa")
 NEEDS_NEWER = "limits of DeviceClasses need Kubernetes 1.36 or later"
 
 
-def mend(what: str) -> pytest.MarkDecorator:
-    return pytest.mark.xfail(strict=True, reason=what)
-
-
 def answer(capsys: pytest.CaptureFixture[str], command: str, name: str, *words: str) -> Answer:
     return ask(capsys, command, str(REPORTS / f"{name}.yaml"), *words)
 

@@ -13,10 +13,6 @@ from tests.support import small_clusters as small
 from tests.support.questions import Answer, ask
 
 
-def mend(what: str) -> pytest.MarkDecorator:
-    return pytest.mark.xfail(strict=True, reason=what)
-
-
 def validate(capsys: pytest.CaptureFixture[str], folder: Path, *items: Obj, words: tuple[str, ...] = ()) -> Answer:
     file = folder / "manifest.yaml"
     file.write_text(yaml.safe_dump_all(items))
