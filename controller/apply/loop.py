@@ -8,7 +8,6 @@ import logging
 import random
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import replace
 from typing import Final, Protocol, cast
 
 from controller.apply.beside import Look, next_change
@@ -19,7 +18,7 @@ from controller.apply.requests import Applier
 from controller.apply.room_looks import RoomLooks
 from controller.apply.status_throttle import StatusThrottle
 from controller.apply.writes import Writes
-from controller.decisions.actions import NOTHING_KEPT, Evict, Plan, SetUltraServerFinalizers, WaitingWorkloads
+from controller.decisions.actions import NOTHING_KEPT, Evict, Plan, WaitingWorkloads
 from controller.fleet.fleet_index import FleetIndex
 from controller.metrics import Metrics
 from controller.observe.caches import Caches, wall_clock
@@ -39,8 +38,7 @@ BUSY_PASSES: Final = 50  # consecutive passes with writes: another program rever
 class Admissions(Look, Protocol):
     """What queues allow workloads; see `controller.queue`.
 
-    Its `look` is a part of each pass: it returns quota for nodes, so no write of reservations may be in progress when
-    it decides. What it writes does not hold up the pass.
+    Its `look` is a part of each pass, after the plan's writes are known. What it writes does not hold up the pass.
     """
 
     async def relist(self, now: datetime.datetime) -> None:
@@ -52,13 +50,11 @@ class Admissions(Look, Protocol):
     def admissions(self, index: FleetIndex, now: datetime.datetime) -> Mapping[str, Admission]:
         """Return what the queue of each workload allows, by UID; a workload without a queue is not in it."""
 
-    def doubt(self) -> None:
-        """Note that a write of reservations had no answer."""
-
-    def leave_to_the_plan(self, left: frozenset[str], beyond_limit: frozenset[str]) -> None:
+    def leave_to_the_plan(self, left: frozenset[str], beyond_limit: frozenset[str], unsettled: frozenset[str]) -> None:
         """Write nothing into the status of workloads, by UID, of which the server has rejected the plan's write.
 
-        Ask for no quota for those beyond the limit of waiting workloads.
+        Ask for no quota for those beyond the limit of waiting workloads, and give none back while a write of a
+        workload's reservations is unsettled.
         """
 
 
@@ -119,10 +115,8 @@ class Reconciler:
         waits = backoff.delays(*self._timing.retry_s, random.random)
         busy = 0
         wait_s: float | None = None
-        gather_s = self._timing.gather_s
         while True:
-            await next_change(self.changed, wait_s, gather_s, self._answered)
-            gather_s = self._timing.gather_s
+            await next_change(self.changed, wait_s, self._timing.gather_s, self._answered)
             leads = self._leadership.holds()
             if self._caches.missing() or not leads:
                 self._metrics.leading(leads)
@@ -143,15 +137,9 @@ class Reconciler:
                 continue
             finally:
                 self._progress = None
-            busy = busy + 1 if was_idle and (plan.actions or self._writes.has_wishes) else 0
-            if self._writes.server_unavailable:
-                wait_s = next(waits)
-                continue
+            busy = busy + 1 if was_idle and self._writes.has_wishes else 0
             waits = backoff.delays(*self._timing.retry_s, random.random)
             wait_s = self._next(plan, waiting)
-            if any(isinstance(action, SetUltraServerFinalizers) for action in plan.actions):
-                # The next plan has another write of the same object.
-                gather_s = 0.0
             if self._planned_blocked != self._applier.blocked_evictions:
                 self._planned_blocked = dict(self._applier.blocked_evictions)
                 wait_s = 0.0  # the workload's status shows blocked evictions
@@ -160,7 +148,7 @@ class Reconciler:
                 wait_s = self._timing.busy_s
 
     async def _pass(self) -> tuple[Plan, datetime.datetime | None]:
-        """Plan once and write; return the plan of writes that were due, and when others are. Raises ApiError."""
+        """Plan once and wish its writes; return the plan, and when to look again. Raises ApiError."""
         self._applier.fence.enter(self._leadership.term)
         if self._term != self._leadership.term:
             await self._begin_term(self._leadership.term, self._leadership.tenure)
@@ -177,19 +165,15 @@ class Reconciler:
         self._passed_at = now
         await self._applier.schemas.look(now, self._term)
         # Before the plan, which orders by them.
-        classes = await self._applier.priorities.look(self._caches.index(), now)
+        index = self._caches.index()
+        classes = await self._applier.priorities.look(index, now)
         plan = await self._plan(now)
-        handed_over = replace(plan, actions=self._writes.unsent(plan.actions)).handed_over
-        if handed_over:
-            # The watch of claims may lag behind that of slices: read the claims on these nodes again.
-            await self._caches.reread_claims(handed_over)
-            plan = await self._plan(now)
+        # Before anything updates the index: a read counts for what the plan has seen.
+        claims = self._applier.claim_reads.look(plan.to_read, index.published_by_name, now)
         plan = self._throttle.without_deferrable(plan, now)
         self._writes.begin(plan.actions, now)
-        await self._writes.make_ultraservers(plan.actions, self._progressed)
-        self._writes.wish_others(plan.actions)
+        self._writes.wish(plan.actions)
         self._applier.keep_blocked({action.uid for action in plan.actions if isinstance(action, Evict)})
-        due = replace(plan, actions=tuple(self._writes.attempted))
         moments = [
             classes,
             self._caches.next_recovery(),
@@ -199,14 +183,15 @@ class Reconciler:
             self._applier.pod_looks.look(plan.starting, now),
             self._applier.rendezvous.look(plan.meetings, now),
             self._applier.claim_pods.look(plan.shared, now),
+            claims,
         ]
         if self._queues is not None:
-            if self._writes.unanswered:
-                self._queues.doubt()
-            self._queues.leave_to_the_plan(self._writes.rejected_statuses(plan.actions), plan.beyond_limit)
+            self._queues.leave_to_the_plan(
+                self._writes.rejected_statuses(plan.actions), plan.beyond_limit, self._writes.unsettled_owners
+            )
             moments.append(await self._queues.look(self._caches.index(), now))
             self._progressed()
-        return due, min((each for each in moments if each is not None), default=None)
+        return plan, min((each for each in moments if each is not None), default=None)
 
     async def _begin_term(self, term: int, tenure: int) -> None:
         """List everything if another replica may have led, else only open the watches again. Raises ApiError."""
@@ -291,6 +276,9 @@ class Reconciler:
             priorities=applier.priorities.found,
             shared_by=applier.claim_pods.found,
             room=self._room.found,
+            assumed=self._writes.assumed(),
+            read_claims=applier.claim_reads.found,
+            unread_claims=applier.claim_reads.errors,
             admissions={} if self._queues is None else self._queues.admissions(self._caches.index(), now),
         )
 
@@ -309,8 +297,6 @@ class Reconciler:
         """Return for how many seconds the plan holds, given when waiting writes are due; None until a change."""
         if self._applier.schemas.problems:
             return self._crd_s
-        if plan.actions:
-            return 0.0
         moments = [moment for moment in (plan.recheck, waiting) if moment is not None]
         now = self._clock()
         if self._applier.schemas.unkept:

@@ -9,6 +9,7 @@ from typing import Any, Final, Literal
 
 from controller.apply import rejections
 from controller.apply.claim_pods import ClaimPods
+from controller.apply.claim_reads import ClaimReads
 from controller.apply.fence import Fence, unelected
 from controller.apply.outbox import Answer
 from controller.apply.pod_checks import PodLooks
@@ -54,7 +55,7 @@ from neuron_dra.kube.requests import (
 log = logging.getLogger(__name__)
 
 
-READ_AGAIN: Final = (SetFinalizers, CreateTemplate, DeleteTemplate, WriteWorkloadStatus)
+READ_AGAIN: Final = (SetFinalizers, CreateTemplate, DeleteTemplate, WriteWorkloadStatus, WriteUltraServerStatus)
 """The writes after which, if they had no answer, the object is read before the next one. Others may be repeated."""
 PODS_TOLD_AT_MOST: Final = 256
 """The pods of a workload that get an Event before the end of a capacity block; the others find it at the workload."""
@@ -80,6 +81,7 @@ class Applier:
         self.sender = sender = Sender(fence, timing.outbox)
         self.refusals = Refusals(client, events, timing.pods, sender)
         self.claim_pods = ClaimPods(client, timing.pods, sender)
+        self.claim_reads = ClaimReads(caches, timing.pods, sender)
         self.priorities = Priorities(client, timing.writes)
         self.pod_looks = PodLooks(client, events, timing.pods, sender)
         self.rendezvous = RendezvousServices(client, events, timing.rendezvous, sender)
@@ -88,7 +90,7 @@ class Applier:
 
     def end_waits(self) -> None:
         """Do at once what waits for a time: the clock was set back."""
-        looks = (self.refusals, self.pod_looks, self.claim_pods, self.rendezvous)
+        looks = (self.refusals, self.pod_looks, self.claim_pods, self.claim_reads, self.rendezvous)
         for each in (self.sender, self.schemas, self.priorities, *looks):
             each.end_waits()
 
@@ -249,6 +251,8 @@ class Applier:
                 pass
             case SetFinalizers(namespace=namespace, name=name) | WriteWorkloadStatus(namespace=namespace, name=name):
                 resource, cache = NEURON_WORKLOADS, self._caches.workloads
+            case WriteUltraServerStatus(name=name):
+                namespace, resource, cache = NAMESPACE, NEURON_ULTRASERVERS, self._caches.ultraservers
             case _:
                 raise TypeError(f"{type(action).__name__} may be repeated")
         try:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import datetime
-import itertools
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Final
 
@@ -35,6 +33,8 @@ from controller.decisions.actions import (
 from controller.fleet.fleet_index import FleetIndex
 from controller.metrics import Metrics
 from controller.observe.caches import Caches, wall_clock
+from controller.observe.model import Reservation
+from controller.plan.expiry import VALID
 from controller.timing import WriteTiming
 from neuron_dra.core.ultraserver import NAMESPACE
 from neuron_dra.errors import (
@@ -50,17 +50,12 @@ from neuron_dra.errors import (
 
 log = logging.getLogger(__name__)
 
-
-IN_FLIGHT: Final = 16  # a workload of 256 nodes writes 64 objects twice; more at once would queue at the server
-ULTRASERVERS: Final = (
-    CreateUltraServer,
-    UpdateTopology,
-    DeleteUltraServer,
-    SetUltraServerFinalizers,
-    WriteUltraServerStatus,
-)
-"""The writes that a pass waits for."""
 KINDS: Final[dict[type[Action], str]] = {
+    CreateUltraServer: "create neuronultraservers",
+    UpdateTopology: "patch neuronultraservers",
+    DeleteUltraServer: "delete neuronultraservers",
+    SetUltraServerFinalizers: "patch neuronultraservers",
+    WriteUltraServerStatus: "patch neuronultraservers/status",
     SetFinalizers: "patch neuronultraserverworkloads",
     WriteWorkloadStatus: "patch neuronultraserverworkloads/status",
     CreateTemplate: "create resourceclaimtemplates",
@@ -68,16 +63,11 @@ KINDS: Final[dict[type[Action], str]] = {
     Evict: "evict pods",
     LabelNode: "patch nodes",
 }
-"""The others, with the kind of their requests."""
-VALID_S: Final = 2.0
-"""A write that gives up nodes because nobody uses them is not sent later than this: its claims are read again."""
+"""The kinds of their requests."""
 
 
 class Writes:
-    """The writes of one replica, pass by pass: `begin`, then `make_ultraservers`, then `wish_others`.
-
-    The pass waits for the writes of NeuronUltraServers. The others go to the outbox.
-    """
+    """The writes of one replica, plan by plan: `begin`, then `wish`. The outbox sends them."""
 
     def __init__(
         self,
@@ -99,90 +89,95 @@ class Writes:
         self._without_namespace = False
         self.rejections = Rejections()
         self._now = self._begun_at = datetime.datetime.min
-        self._failed_owners: set[str] = set()
-        self.server_unavailable = False
-        """The API server was unavailable or overloaded in this pass."""
-        self.unanswered = False
-        """A write of reservations had no answer in this pass: they may be stored."""
-        self.attempted: list[Action] = []
-        """The writes of NeuronUltraServers in this pass that were sent."""
+        self._open: dict[str, WriteUltraServerStatus] = {}  # by name: writes of reservations that may be stored
         self.has_wishes = False
-        """This pass has other writes."""
+        """This plan has writes that are due."""
+        self.unsettled_owners: frozenset[str] = frozenset()
+        """The UIDs of the workloads with a write of reservations that is wished, or may be stored."""
 
     def begin(self, actions: Sequence[Action], now: datetime.datetime) -> None:
         """Start a pass with the writes of a plan."""
         self._now, self._begun_at = now, self._clock()
-        self.server_unavailable, self.unanswered, self.attempted = False, False, []
-        self._failed_owners = set()
         # Also those that are tried in this pass: the metric does not change with every try.
         self._metrics.held(sum(self._backoff.next_try(action) is not None for action in actions))
         self.rejections.keep(actions)
 
-    def unsent(self, actions: Sequence[Action]) -> tuple[Action, ...]:
-        """Return the writes without those whose object has a request in flight."""
-        in_flight = self._applier.sender.in_flight()
-        return tuple(
-            action for action in actions if isinstance(action, ULTRASERVERS) or _object(action) not in in_flight
-        )
+    def assumed(self) -> tuple[Reservation, ...]:
+        """Return the reservations that may be stored although the caches do not show them."""
+        return tuple(reservation for write in self._open.values() for reservation in write.reservations)
 
-    async def make_ultraservers(self, actions: Sequence[Action], progressed: Callable[[], None]) -> None:
-        """Make the writes of NeuronUltraServers, and wait for them: those of one kind overlap, kinds do not.
-
-        `progressed` is called after each.
-        """
-        ours = [action for action in actions if isinstance(action, ULTRASERVERS)]
-        for _, of_kind in itertools.groupby(ours, key=type):
-            due = []
-            for action in of_kind:
-                if self._waits(action):
-                    self._failed_owners |= action.owners
-                else:
-                    due.append(action)
-            waiting = iter(due)
-
-            async def work(waiting: Iterator[Action] = waiting) -> None:
-                for action in waiting:
-                    if not await self.make(action):
-                        self._failed_owners |= action.owners
-                    progressed()
-
-            async with asyncio.TaskGroup() as group:
-                for number in range(min(len(due), IN_FLIGHT)):
-                    group.create_task(work(), name=f"writes {number}")
-
-    def wish_others(self, actions: Sequence[Action]) -> None:
-        """Put the other writes into the outbox: of each workload the first step, if what precedes it is stored."""
+    def wish(self, actions: Sequence[Action]) -> None:
+        """Put the writes into the outbox: of each workload the first step, if what precedes it is stored."""
         forward = {uid for action in actions if not _only_waits(action) for uid in action.owners}
+        reservations = [action for action in actions if isinstance(action, WriteUltraServerStatus)]
+        # A step that follows a write of reservations waits until that is stored.
+        withheld = {uid for write in (*reservations, *self._open.values()) for uid in write.owners}
         first: dict[str, type[Action]] = {}  # by UID of the workload, the step that later ones wait for
-        withheld = set(self._failed_owners)
-        wishes = []
+        due = []
         for action in actions:
-            if isinstance(action, ULTRASERVERS):
-                continue
             is_later = any(first.get(uid, type(action)) is not type(action) for uid in action.owners)
-            # What a status says does not depend on evictions.
-            if not isinstance(action, Evict):
+            is_withheld = is_later or not withheld.isdisjoint(action.owners)
+            if isinstance(action, WriteUltraServerStatus):
+                is_withheld = False
+            elif not isinstance(action, Evict):  # what a status says does not depend on evictions
                 first |= dict.fromkeys(action.owners - first.keys(), type(action))
-            if is_later or not withheld.isdisjoint(action.owners) or self._waits(action):
-                continue
+            if not is_withheld and not self._waits(action):
+                due.append(action)
+        wishes = []
+        for action in due:
             is_background = _only_waits(action) and forward.isdisjoint(action.owners)
             wishes.append(self._wish(action, is_background=is_background))
+        wishes += self._settling({wish.object for wish in wishes})
         self.has_wishes = bool(wishes)
+        unsettled = (write for write in (*due, *self._open.values()) if isinstance(write, WriteUltraServerStatus))
+        self.unsettled_owners = frozenset(uid for write in unsettled for uid in write.owners)
         self._applier.sender.decide("plan", wishes)
 
     def _wish(self, action: Action, *, is_background: bool) -> RequestWish:
-        read = partial(self._applier.read_again, action) if isinstance(action, READ_AGAIN) else None
+        read = partial(self._read_again, action) if isinstance(action, READ_AGAIN) else None
         kind = KINDS[type(action)]
         send = partial(self._send, action, self._begun_at)
         return RequestWish(_object(action), kind, _namespace(action), kind, send, read, is_background=is_background)
 
+    def _settling(self, wished: Collection[str]) -> list[RequestWish]:
+        """Return the reads of objects with a write that had no answer, and that is not followed by another one."""
+        in_flight = self._applier.sender.in_flight()
+        wishes = []
+        for action in self._open.values():
+            name = _object(action)
+            if name not in wished and name not in in_flight:
+                part = KINDS[WriteUltraServerStatus]
+                read = partial(self._read_again, action)
+                settle = partial(self._settle, action)
+                wishes.append(RequestWish(name, part, NAMESPACE, "get neuronultraservers", settle, read))
+        return wishes
+
+    async def _settle(self, action: Action, term: int) -> Answer:
+        return await self._read_again(action)
+
+    async def _read_again(self, action: Action) -> Answer:
+        """Read the object of a write that had no answer; it is settled then."""
+        answer = await self._applier.read_again(action)
+        if answer is Answer.DECIDED and isinstance(action, WriteUltraServerStatus):
+            self._open.pop(action.name, None)
+        return answer
+
     async def _send(self, action: Action, decided_at: datetime.datetime, term: int) -> Answer:
         """Make one write that the outbox sends. Raises EndedTerm."""
-        is_old = self._clock() > decided_at + datetime.timedelta(seconds=VALID_S)
+        is_old = self._clock() > decided_at + VALID
         if not self._is_current(action) or (is_old and isinstance(action, WriteWorkloadStatus) and action.expires):
             return Answer.NOT_SENT
-        err = await self._try(action, decided_at, term)
-        return Answer.DECIDED if err is None else answer_of(err)
+        if not isinstance(action, WriteUltraServerStatus):
+            return await self._try(action, decided_at, term)
+        self._open[action.name] = action
+        try:
+            answer = await self._try(action, decided_at, term)
+        except EndedTerm:
+            del self._open[action.name]  # the status was not sent
+            raise
+        if answer is not Answer.NONE:
+            del self._open[action.name]
+        return answer
 
     def _is_current(self, action: Action) -> bool:
         """Return True if the cache shows the object as it was when the write was decided."""
@@ -202,6 +197,16 @@ class Writes:
             case LabelNode(name=name, uid=uid):
                 stored = caches.nodes.items.get(f"/{name}")
                 return stored is not None and stored["metadata"]["uid"] == uid
+            case CreateUltraServer(body=body):
+                return f"{NAMESPACE}/{body['metadata']['name']}" not in caches.ultraservers.items
+            case (
+                UpdateTopology(name=name, version=version)
+                | DeleteUltraServer(name=name, version=version)
+                | SetUltraServerFinalizers(name=name, version=version)
+                | WriteUltraServerStatus(name=name, version=version)
+            ):
+                stored = caches.ultraservers.items.get(f"{NAMESPACE}/{name}")
+                return stored is not None and stored["metadata"]["resourceVersion"] == version
         return True
 
     def end_waits(self) -> None:
@@ -235,32 +240,16 @@ class Writes:
         earliest = self._backoff.earliest(actions, self._now)
         return min((*moments, *((earliest,) if earliest is not None else ())), default=None)
 
-    async def make(self, action: Action) -> bool:
-        """Make one write of the pass and return whether it succeeded. A failed one is planned again on newer state."""
-        self.attempted.append(action)
-        try:
-            err = await self._try(action, self._now)
-        except EndedTerm:
-            return False  # it was not sent, which is no failure of the object; the next leader decides
-        if err is None:
-            return True
-        if isinstance(action, WriteUltraServerStatus) and isinstance(err, Unavailable):
-            self.unanswered = True
-        self.server_unavailable = self.server_unavailable or _is_unavailable(err)
-        return False
-
-    async def _try(self, action: Action, now: datetime.datetime, term: int | None = None) -> ApiError | None:
-        """Make one write and note what follows from its answer; return the error, if any. Raises EndedTerm."""
+    async def _try(self, action: Action, now: datetime.datetime, term: int) -> Answer:
+        """Make one write and note what follows from its answer. Raises EndedTerm."""
         try:
             await self._applier.perform(action, now, term)
-        except EndedTerm:
-            raise
         except ApiError as err:
             self._failed(action, err)
             if isinstance(err, Forbidden | Invalid):
                 self.rejections.note(action, err)
                 self._applier.tell_rejected(action, err, now)
-            return err
+            return answer_of(err)
         self._metrics.wrote(type(action).__name__, "ok")
         self._backoff.written(action, self._clock())
         self.rejections.made(action)
@@ -270,7 +259,7 @@ class Writes:
             self._throttle.written(action, now)
             self._note_allocated(action, now)
             self._metrics.status_written(action.before, action.status, now)
-        return None
+        return Answer.DECIDED
 
     def _failed(self, action: Action, err: ApiError) -> None:
         """Log why a write failed. One that the server rejected waits, longer each time; others do not."""
@@ -323,6 +312,10 @@ def _object(action: Action) -> str:
             return uid
         case SetFinalizers():
             return "".join(action.owners)  # the workload itself
+        case CreateUltraServer(body=body):
+            return f"neuronultraserver {body['metadata']['name']}"
+        case UpdateTopology() | DeleteUltraServer() | SetUltraServerFinalizers() | WriteUltraServerStatus():
+            return f"neuronultraserver {action.name}"
         case CreateTemplate(body=body):
             return f"template {body['metadata']['namespace']}/{body['metadata']['name']}"
         case DeleteTemplate(namespace=namespace, name=name):
@@ -333,11 +326,13 @@ def _object(action: Action) -> str:
 def _namespace(action: Action) -> str:
     """Return the namespace of the object of a write; empty for a Node."""
     match action:
+        case LabelNode():
+            return ""
         case CreateTemplate(body=body):
             return str(body["metadata"]["namespace"])
         case SetFinalizers() | DeleteTemplate() | Evict() | WriteWorkloadStatus():
             return action.namespace
-    return ""
+    return NAMESPACE
 
 
 def _only_waits(action: Action) -> bool:

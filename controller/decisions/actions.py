@@ -21,6 +21,7 @@ from controller.observe.model import (
     ClaimUse,
     Meeting,
     Pods,
+    Reservation,
     Starting,
     Suspect,
     Turn,
@@ -86,6 +87,7 @@ class WriteUltraServerStatus(Action):
 
     - `before`, `status`: the stored status and the whole new one.
     - `finalizers`: written first unless None, so that no reservation is in an object without our finalizer.
+    - `reservations`: those of `status`.
     """
 
     name: str
@@ -93,24 +95,7 @@ class WriteUltraServerStatus(Action):
     before: Mapping[str, Any]
     status: Mapping[str, Any]
     finalizers: tuple[str, ...] | None = None
-
-    @property
-    def handed_over(self) -> frozenset[str]:
-        """The nodes that it opens for a workload's pods, and those that it frees after Draining."""
-        before, after = _entries(self.before), _entries(self.status)
-        opened = [each for name, each in after.items() if _phase(each) == "Bound" != _phase(before.get(name))]
-        freed = [each for name, each in before.items() if _phase(each) == "Draining" and name not in after]
-        return frozenset(str(node) for each in (*opened, *freed) for node in each.get("allocatedNodes") or [])
-
-
-def _entries(status: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """Return the allocations of a stored status, by allocationId."""
-    return {str(entry.get("allocationId")): entry for entry in status.get("allocations") or []}
-
-
-def _phase(entry: Mapping[str, Any] | None) -> str:
-    """Return the phase of an allocation, empty without one."""
-    return str(entry.get("phase")) if entry is not None else ""
+    reservations: tuple[Reservation, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,6 +345,18 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
+class NodesToRead:
+    """Nodes of a namespace's workload that may change hands only after a read of the claims on them.
+
+    `most_age`: how old that read may be; None if it only has to follow what the nodes publish.
+    """
+
+    namespace: str
+    nodes: tuple[str, ...]
+    most_age: datetime.timedelta | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """The result of planning.
 
@@ -368,6 +365,7 @@ class Plan:
     - `suspects`: pods that their nodes may reject permanently; the pods themselves show whether they do.
     - `starting`: workloads whose pods are checked: can they be scheduled?
     - `shared`: claims that are reserved for something that is no pod; which pods use them must be read.
+    - `to_read`: nodes that change hands, or do so once their claims were read.
     - `meetings`: the pod with rank 0 of each workload, which its Service follows.
     - `recheck`: when to plan again at the latest, even if nothing changes.
     - `errors`: of objects that could not be planned, by namespace/name or name.
@@ -382,20 +380,10 @@ class Plan:
     suspects: tuple[Suspect, ...] = ()
     starting: tuple[Starting, ...] = ()
     shared: tuple[ClaimUse, ...] = ()
+    to_read: tuple[NodesToRead, ...] = ()
     meetings: tuple[Meeting, ...] = ()
     recheck: datetime.datetime | None = None
     kept: Kept = NOTHING_KEPT
     errors: Mapping[str, Exception] = field(default_factory=dict)
     turns: Mapping[tuple[str, str], Turn] = field(default_factory=dict)
     beyond_limit: frozenset[str] = frozenset()
-
-    @property
-    def handed_over(self) -> frozenset[str]:
-        """The nodes that the plan opens or frees, see WriteUltraServerStatus, or gives up because nobody uses them."""
-        found: set[str] = set()
-        for action in self.actions:
-            if isinstance(action, WriteUltraServerStatus):
-                found |= action.handed_over
-            elif isinstance(action, WriteWorkloadStatus):
-                found |= action.expires
-        return frozenset(found)

@@ -47,6 +47,7 @@ class Holdings(Container[str]):
         """The entries that this release cannot read, by UltraServer."""
         self._withheld: dict[str, list[str]] = {}  # by workload UID
         self._nodes_of: Counter[str] = Counter()  # by namespace, the difference from what is stored
+        self._assumed: dict[str, list[Reservation]] = {}  # by workload UID
         self.journal: list[str] = []
         """The UltraServer of each reservation that was made or removed, in order."""
 
@@ -106,8 +107,11 @@ class Holdings(Container[str]):
         return self._index.nodes_of_namespace(namespace) + self._nodes_of[namespace]
 
     def sizes(self, workload_uid: str, held: Held) -> dict[int, int]:
-        """Return how many nodes a workload that has these reservations has for each index, with what is stored."""
-        return sizes([*self._index.held(workload_uid), *held])
+        """Return how many nodes a workload that has these reservations has for each index.
+
+        What is stored or assumed counts, too.
+        """
+        return sizes([*self._index.held(workload_uid), *self._assumed.get(workload_uid, ()), *held])
 
     def draft(self, workload_uid: str, held: Held) -> Draft | None:
         """Return which nodes are taken once the workload has these reservations; None if it has them now."""
@@ -125,6 +129,24 @@ class Holdings(Container[str]):
         return Draft(frozenset(one.ultraserver for one in (*gone, *made)), self, nodes)
 
     # What the plan changes
+
+    def assume(self, reservations: Iterable[Reservation]) -> None:
+        """Add reservations that may be stored although the index does not show them.
+
+        They count against limits in the whole plan, even if it drops them.
+        """
+        for reservation in reservations:
+            allocation = reservation.allocation
+            uid = allocation.holder
+            stored_ids = {stored.allocation.allocation_id for stored in self._index.held(uid)}
+            if allocation.allocation_id in stored_ids:
+                continue
+            count = sum(self.sizes(uid, self.of(uid)).values())
+            self._assumed.setdefault(uid, []).append(reservation)
+            if not allocation.only_shown:
+                more = sum(self.sizes(uid, self.of(uid)).values()) - count
+                self._nodes_of[allocation.workload_namespace] += more
+            self.add(reservation)
 
     def put(self, workload_uid: str, held: Held) -> None:
         """Follow a decision: the workload has these reservations now."""

@@ -10,6 +10,7 @@ import datetime
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from controller.decisions.actions import NodesToRead
 from controller.fleet.fleet_index import FleetIndex
 from controller.fleet.limits import Limits
 from controller.fleet.outage import Outage
@@ -23,6 +24,7 @@ class Sight:
 
     - `recheck`: the times at which the decision may be another one.
     - `shared`: the claims of which the pods must be read, see `claim_pods`.
+    - `to_read`: the nodes that change hands, or do so once their claims were read; `awaits_claims`: some wait for that.
     """
 
     index: FleetIndex
@@ -32,6 +34,7 @@ class Sight:
     outage: Outage | None = None
     recheck: list[datetime.datetime] = field(default_factory=list)
     shared: list[ClaimUse] = field(default_factory=list)
+    to_read: list[NodesToRead] = field(default_factory=list)
 
     def anew(self) -> Sight:
         """Return the sight of another decision, with nothing noted."""
@@ -137,6 +140,30 @@ class Sight:
     def own_uses(self, allocation: Allocation) -> list[ClaimUse]:
         """Return the claims of the reservation's workload that are allocated on its nodes, each once."""
         return [use for use in self.uses(allocation.nodes) if use.is_of(allocation)]
+
+    def has_read_claims(self, allocation: Allocation, most_age: datetime.timedelta | None = None) -> bool:
+        """Return True if the nodes of a reservation may change hands: their claims are known, and not only watched.
+
+        The watch of claims may lag behind that of slices, so the claims must be read after the last change of what the
+        nodes show. `most_age`: how old that read may be.
+        """
+        request = NodesToRead(allocation.workload_namespace, allocation.nodes, most_age)
+        self.to_read.append(request)
+        return self._is_read(request)
+
+    @property
+    def awaits_claims(self) -> bool:
+        """True if the decision is another one once claims were read."""
+        return not all(map(self._is_read, self.to_read))
+
+    def _is_read(self, request: NodesToRead) -> bool:
+        if self.known.read_claims is None:
+            return True
+        reads = ((name, self.known.read_claims.get(name)) for name in request.nodes)
+        return all(
+            read is not None and read.counts(self.index.published_by_name.get(name), self.now, request.most_age)
+            for name, read in reads
+        )
 
     def may_run(self, one: Reservation) -> bool:
         """Return True if pods may still run on the nodes of a Draining reservation.

@@ -172,7 +172,9 @@ class View:
 
     def may_keep(self, step: Step) -> bool:
         """Return True if later plans may take a step as it is, while what it depends on is the same."""
-        if step.held != self.held or step.verdict is None or step.turn is not None or self.sight.shared:
+        if step.held != self.held or step.verdict is None or step.turn is not None:
+            return False
+        if self.sight.shared or self.sight.to_read:
             return False
         if not self.held:
             # The write of its status may be put off, so it is kept with the decision.

@@ -204,6 +204,20 @@ class Reservation:
 
 
 @dataclass(frozen=True, slots=True)
+class ReadClaims:
+    """When the claims on a node were read, and what the node published when the plan asked for it."""
+
+    published: PublishedNode | None
+    at: datetime.datetime
+
+    def counts(
+        self, published: PublishedNode | None, now: datetime.datetime, most_age: datetime.timedelta | None
+    ) -> bool:
+        """Return True if nothing that the node publishes has changed since, and the read is not too old."""
+        return self.published is published and (most_age is None or now <= self.at + most_age)
+
+
+@dataclass(frozen=True, slots=True)
 class Suspect:
     """A pod whose claim is allocated on a node that must reject it, unless the pod started before."""
 
@@ -430,6 +444,9 @@ class Known:
     shared_by: Mapping[str, Pods] = field(default_factory=dict)  # claim that is no pod's: the pods that use it
     admissions: Mapping[str, Admission] = field(default_factory=dict)  # workload UID: what its queue allows
     room: Mapping[str, str] = field(default_factory=dict)  # workload UID: what would make room for it, as a message
+    assumed: tuple[Reservation, ...] = ()  # reservations that may be stored: their write is not answered yet
+    read_claims: Mapping[str, ReadClaims] | None = None  # by node; None: all claims were read for this plan
+    unread_claims: Mapping[str, str] = field(default_factory=dict)  # namespace: why claims on its nodes cannot be read
 
 
 NOTHING_KNOWN: Final = Known()

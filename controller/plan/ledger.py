@@ -17,6 +17,7 @@ from controller.decisions.actions import (
     DeleteTemplate,
     Evict,
     Kept,
+    NodesToRead,
     SetFinalizers,
     Verdict,
     WaitingWorkloads,
@@ -106,6 +107,8 @@ class Ledger:
     """By UltraServer, the groups that are spares after all steps."""
     shared: dict[ClaimUse, None] = field(default_factory=dict)
     """Claims whose pods have to be read, see `claim_pods`."""
+    to_read: dict[NodesToRead, None] = field(default_factory=dict)
+    """Nodes that change hands, or do so once their claims were read."""
 
     @property
     def index(self) -> FleetIndex:
@@ -255,3 +258,4 @@ class Ledger:
         """Follow what a decision would have to look at later."""
         self.recheck += sight.recheck
         self.shared.update(dict.fromkeys(sight.shared))
+        self.to_read.update(dict.fromkeys(sight.to_read))

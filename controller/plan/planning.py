@@ -117,6 +117,7 @@ def begin(index: FleetIndex, now: datetime.datetime, limits: Limits, known: Know
     `now` is the time of the plan; every duration is measured against it.
     """
     holdings = Holdings(index)
+    holdings.assume(known.assumed)
     quota = Quota(index, limits.max_reserved_nodes, holdings)
     unrestored = restoration.restore(index, holdings, quota, now)
     found = outage.judge(index.countable, index.away, at_least=limits.outage_nodes, percent=limits.outage_percent)
@@ -169,6 +170,7 @@ def _plan(
         suspects=suspects,
         starting=tuple(ledger.starting),
         shared=tuple(ledger.shared),
+        to_read=tuple(ledger.to_read),
         meetings=tuple(ledger.meetings),
         kept=Kept(
             index.version,

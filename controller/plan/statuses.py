@@ -25,6 +25,12 @@ def with_status(view: View, step: Step) -> Step:
         return step
     if verdict.reason == Reason.RESERVATION_NOT_SEEN:
         return step.doing(*condition(view.workload, verdict.reason, verdict.message, view.now))
+    if view.sight.awaits_claims:
+        why = view.sight.known.unread_claims.get(view.workload.namespace, "")
+        if not why:
+            return step  # the read is about to be answered, and the next plan has the whole step
+        text = f"reservations cannot be changed, because the claims on their nodes cannot be read: {why}"
+        return step.doing(*condition(view.workload, Reason.RESERVATION_NOT_STORED, text, view.now))
     return step.doing(*_whole(view, step, verdict))
 
 

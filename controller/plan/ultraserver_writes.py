@@ -91,7 +91,11 @@ def _status(
     if status == dict(stored.status):
         return []
     changed = frozenset(r.allocation.holder for r in {*held} ^ {*stored.reservations})
-    return [WriteUltraServerStatus(stored.name, stored.version, stored.status, status, finalizers, owners=changed)]
+    return [
+        WriteUltraServerStatus(
+            stored.name, stored.version, stored.status, status, finalizers, tuple(held), owners=changed
+        )
+    ]
 
 
 def _is_reserved(ledger: Ledger, stored: UltraServer) -> bool:

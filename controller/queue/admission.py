@@ -27,12 +27,14 @@ class HeldNodes:
     - `some`: it has reservations of any phase, or may have some that cannot be seen.
     - `groups`: the highest index of its Pending and Bound groups, plus 1; `bound`: the number of Bound ones.
     - `nodes`: in reservations of any phase.
+    - `is_uncertain`: it may have others, because a write of its reservations is not answered yet.
     """
 
     some: bool = False
     groups: int = 0
     bound: int = 0
     nodes: int = 0
+    is_uncertain: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,7 @@ class QueueView:
     - `held`: returns what the workload with a UID has; the workload is None if it is gone.
     - `required`: namespaces in which every new reservation needs a queue.
     - `unsettled`: UIDs of workloads for which a write had no answer.
+    - `uncertain`: those whose reservations are being written.
     - `unreadable`: UIDs of workloads whose Workload of Kueue cannot be read.
     - `unread`: UIDs of workloads that cannot be read themselves.
     """
@@ -60,6 +63,7 @@ class QueueView:
     now: datetime.datetime
     unreadable: frozenset[str] | set[str] = frozenset()
     unread: frozenset[str] = frozenset()
+    uncertain: frozenset[str] = frozenset()
 
     def of(self, workload: Workload) -> KueueWorkload | None:
         """Return the Workload of Kueue that counts for a workload."""

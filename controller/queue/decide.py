@@ -238,7 +238,7 @@ class _Step:
             return RecordQueue(workload, QueueRecord(found.queue))
         changed = _readiness(found, ready)
         free = found.count - max(workload.count * workload.size, held.nodes)
-        if free > found.reclaimable:
+        if free > found.reclaimable and not held.is_uncertain:
             return WriteStatus(found, changed, reclaimable=free)
         return WriteStatus(found, changed) if changed else None
 

@@ -95,6 +95,7 @@ class KeptQueueDecisions:
         found = {*last.unsettled} ^ {*view.unsettled}
         found |= last.unreadable ^ view.unreadable
         found |= last.unread ^ view.unread
+        found |= last.uncertain ^ view.uncertain
         for namespace in {*last.required} ^ {*view.required}:
             found |= self._sharing.of(("namespace", namespace))
         for name in last.priorities.keys() | view.priorities.keys():

@@ -98,7 +98,7 @@ class Queues:
         self._listed = asyncio.Event()  # set at the end of a list
         self._left: frozenset[str] = frozenset()
         self._beyond_limit: frozenset[str] = frozenset()
-        self._doubted = False  # a write of reservations had no answer
+        self._uncertain: frozenset[str] = frozenset()  # UIDs of workloads whose reservations are being written
         self._told: EventTurns[str] = EventTurns()  # by UID of the workload
         self._errors = Errors()
 
@@ -107,17 +107,14 @@ class Queues:
         self._attempts.end_waits()
         self._kept.decide_all()
 
-    def doubt(self) -> None:
-        """Note that a write of reservations had no answer: they may exist although the caches do not show them."""
-        self._doubted = True
-
-    def leave_to_the_plan(self, left: frozenset[str], beyond_limit: frozenset[str]) -> None:
+    def leave_to_the_plan(self, left: frozenset[str], beyond_limit: frozenset[str], unsettled: frozenset[str]) -> None:
         """Write nothing into the status of workloads, by UID, of which the server has rejected the plan's write.
 
-        Ask for no quota for those beyond the limit of waiting workloads: each Workload of Kueue takes memory, too.
+        Ask for no quota for those beyond the limit of waiting workloads: each Workload of Kueue takes memory, too. Give
+        no quota back while a write of a workload's reservations is unsettled.
         """
         self._moved |= (self._left ^ left) | (self._beyond_limit ^ beyond_limit)
-        self._left, self._beyond_limit = left, beyond_limit
+        self._left, self._beyond_limit, self._uncertain = left, beyond_limit, unsettled
 
     async def relist(self, now: datetime.datetime) -> None:
         """Begin to read Kueue's Workloads again, for a new leader, and wait a moment for the result.
@@ -176,11 +173,6 @@ class Queues:
                 self._wish_list(self._watch.relist)
             else:
                 moments.append(again)
-        if self._doubted:
-            # Quota is given back, and a Workload is finished, only when no reservation is left.
-            await self._caches.ultraservers.relist()
-            self._doubted = False
-            index = self._caches.index()
         if self._term != self._applier.fence.term:
             self._term = self._applier.fence.term
             self._wished, self._taking = {}, set()
@@ -243,11 +235,13 @@ class Queues:
 
     def _view(self, index: FleetIndex, unreadable: frozenset[str], now: datetime.datetime) -> QueueView:
         required = () if index.namespaces is None else self._caches.queued_namespaces
+        uncertain = self._uncertain
         return QueueView(
             workloads=self._kept.workloads.values(),
             kueue=self._watch.by_owner,
             unknown=self._watch.unknown or (_LISTING if self._stale else ""),
-            held=lambda uid, workload: _held(index, uid, workload),
+            held=lambda uid, workload: _held(index, uid, workload, is_uncertain=uid in uncertain),
+            uncertain=uncertain,
             required=frozenset(required),
             unsettled=self._unsettled
             | self._taking
@@ -400,8 +394,8 @@ def _named(write: Write) -> str:
     return _about(write).ref
 
 
-def _held(index: FleetIndex, uid: str, workload: Workload | None) -> HeldNodes:
-    """Return what a workload has of nodes."""
+def _held(index: FleetIndex, uid: str, workload: Workload | None, *, is_uncertain: bool) -> HeldNodes:
+    """Return what a workload has of nodes; `is_uncertain`: a write of its reservations is unsettled."""
     stored = [one.allocation for one in index.held(uid)]
     live = [each for each in stored if each.phase is not Phase.DRAINING]
     bound = {each.ultraserver_index for each in live if each.phase is Phase.BOUND}
@@ -411,7 +405,8 @@ def _held(index: FleetIndex, uid: str, workload: Workload | None) -> HeldNodes:
         reason = condition(workload.status, "Ready").get("reason")
         unseen = bool(workload.groups) or reason in UNCERTAIN
     return HeldNodes(
-        some=bool(stored) or unseen,
+        some=bool(stored) or unseen or is_uncertain,
+        is_uncertain=is_uncertain,
         groups=max((each.ultraserver_index for each in live), default=-1) + 1,
         bound=len(bound),
         nodes=sum(len(each.nodes) for each in stored),

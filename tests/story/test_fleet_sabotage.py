@@ -15,6 +15,7 @@ import pytest
 from controller import settings as controller_settings
 from controller.apply import claim_pods, requests
 from controller.apply.leader import Leader
+from controller.apply.outbox import Outbox
 from controller.apply.refused_pod_eviction import Refusals
 from controller.apply.rendezvous_service import RendezvousServices
 from controller.apply.schema_check import Schemas
@@ -232,7 +233,7 @@ def keeps_nodes_of_evicted_workloads(patch: pytest.MonkeyPatch) -> None:
 def gives_quota_back_before_the_nodes(patch: pytest.MonkeyPatch) -> None:
     """35."""
     right = queues._held
-    patch.setattr(queues, "_held", lambda *of: dataclasses.replace(right(*of), some=False))
+    patch.setattr(queues, "_held", lambda *of, **more: dataclasses.replace(right(*of, **more), some=False))
 
 
 def keeps_quota_after_an_eviction(patch: pytest.MonkeyPatch) -> None:
@@ -264,7 +265,19 @@ def never_tells_that_nodes_are_ready(patch: pytest.MonkeyPatch) -> None:
 def keeps_quota_of_groups_that_it_gave_up(patch: pytest.MonkeyPatch) -> None:
     """35."""
     right = queues._held
-    patch.setattr(queues, "_held", lambda *of: dataclasses.replace(right(*of), nodes=1_000))
+    patch.setattr(queues, "_held", lambda *of, **more: dataclasses.replace(right(*of, **more), nodes=1_000))
+
+
+def takes_all_deciders_for_one(patch: pytest.MonkeyPatch) -> None:
+    """4.05: a decision of one replaces those of the others."""
+    right = Outbox.decide
+
+    def decide(self: Outbox, decider: str, term: int, wishes: Any) -> None:
+        for other in list(self._lanes):
+            self._forget(other)
+        right(self, decider, term, wishes)
+
+    patch.setattr(Outbox, "decide", decide)
 
 
 def grows_without_quota(patch: pytest.MonkeyPatch) -> None:
@@ -578,6 +591,7 @@ def first_violation(sabotage: Sabotage, actors: Collection[str]) -> str:
         (never_tells_that_nodes_are_ready, {"queues"}, "is not PodsReady"),
         (keeps_quota_of_groups_that_it_gave_up, {"queues"}, "and keeps quota for"),
         (grows_without_quota, {"queues"}, "nodes, and quota for"),
+        (takes_all_deciders_for_one, {"jobs"}, "not settled after|there is no NeuronUltraServer"),
         (leaves_finalizers, {"queues"}, "is left"),
         (requires_no_queue, {"queues"}, "has nodes without a queue"),
         (empties_slices_first, {"ipv6"}, "does not lead to .* any more"),

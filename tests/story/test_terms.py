@@ -121,7 +121,11 @@ async def test_unsent_write_is_no_failure(api: EmbeddedApi) -> None:
         writes = Writes(caches, applier, Metrics(), StatusThrottle(DEFAULT_TIMING.writes), DEFAULT_TIMING.writes)
         evict = Evict("ml", "pod", "p")
         writes.begin([evict], NOW)
-        assert (await writes.make(evict), writes.next_due([evict]), writes.server_unavailable) == (False, None, False)
+        writes.wish([evict])
+        leadership.term += 1
+        sent = len(api.log)
+        await applier.sender.send_all()
+        assert (len(api.log), writes.next_due([evict])) == (sent, None)
 
 
 async def test_plan_of_an_ended_term_is_abandoned(api: EmbeddedApi) -> None:

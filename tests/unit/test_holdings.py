@@ -48,6 +48,10 @@ def claim(name: str, *nodes: str, workload_uid: str | None = "uid-llm") -> Claim
     return ClaimUse("ml", name, nodes, workload_uid, workload_id="llm" if workload_uid else None)
 
 
+def assumed(*allocations: Allocation) -> list[Reservation]:
+    return [Reservation("us-u0", each) for each in allocations]
+
+
 def holdings(
     *held: Allocation,
     nodes: tuple[ClusterNode, ...] = (node("n0"), node("n1")),
@@ -251,3 +255,25 @@ def test_size_follows_the_groups_while_none_has_rank_0() -> None:
     held = allocation("a-1", index=1, nodes=("n2", "n3"), world_size=6, rank0_node="n0")
     found = Held.of([Reservation("us-u0", held)]).with_world_size(2, None, 2)
     assert [(each.allocation.world_size, each.allocation.rank0_node) for each in found] == [(4, "n0")]
+
+
+def test_assumed_reservation_has_its_nodes() -> None:
+    have = holdings()
+    have.assume(assumed(allocation(phase=Phase.PENDING)))
+    assert [one.allocation.allocation_id for one in have.of("uid-llm")] == ["a-1"]
+    assert ("n0" in have, have.nodes_of_namespace("ml"), [*have.changed]) == (True, 2, ["us-u0"])
+
+
+def test_assumed_reservation_that_is_stored_counts_once() -> None:
+    have = holdings(allocation())
+    have.assume(assumed(allocation(phase=Phase.PENDING)))
+    assert [one.allocation.phase for one in have.of("uid-llm")] == [Phase.BOUND]
+    assert have.nodes_of_namespace("ml") == 2
+
+
+def test_assumed_reservation_counts_against_limits_when_a_plan_drops_it() -> None:
+    """It may be stored, so no other workload may get its part of the limit until the answer."""
+    have = holdings()
+    have.assume(assumed(allocation(phase=Phase.PENDING)))
+    have.put("uid-llm", Held())
+    assert ("n0" in have, have.nodes_of_namespace("ml")) == (False, 2)

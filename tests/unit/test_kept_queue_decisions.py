@@ -91,7 +91,7 @@ class Followed:
             workloads=index.workloads,
             kueue=by_owner,
             unknown=self.watch.unknown,
-            held=lambda uid, of: _held(index, uid, of),
+            held=lambda uid, of: _held(index, uid, of, is_uncertain=uid in self.queues._uncertain),
             required={each.name for each in namespaces if each.jobs == JOBS_QUEUED},
             unsettled=self.queues._unsettled,
             priorities=self.applier.priorities.found,
@@ -99,6 +99,7 @@ class Followed:
             now=self.now,
             unreadable={each.uid for each in index.workloads if kueue_name(each) in self.watch.unreadable},
             unread=self.caches.unread_workloads(),
+            uncertain=self.queues._uncertain,
         )
 
 
@@ -114,6 +115,11 @@ class Changes(RuleBasedStateMachine):
     @rule(options=st.fixed_dictionaries(DRAWN))
     def put_workload(self, options: dict[str, Any]) -> None:
         self.there.workload(**options)
+
+    @rule(names=st.sets(st.sampled_from(NAMES)))
+    def write_reservations(self, names: set[str]) -> None:
+        uids = frozenset(f"{name}{name * 8}" for name in names)
+        self.there.queues.leave_to_the_plan(frozenset(), frozenset(), uids)
 
     @rule(name=st.sampled_from(NAMES))
     def remove_workload(self, name: str) -> None:

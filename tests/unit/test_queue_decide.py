@@ -306,6 +306,15 @@ def test_shrinking_is_reclaimed_when_the_nodes_are_free() -> None:
     assert free.reclaimable == 4
 
 
+def test_no_quota_is_given_back_while_a_reservation_is_being_written() -> None:
+    """ADR 16, rule 6: the nodes may be reserved although no object shows it yet."""
+    smaller, there = workload(serverCount=1, state="Allocated"), kueue(*ADMITTED, READY)
+    uncertain = HeldNodes(some=True, groups=1, bound=1, nodes=4, is_uncertain=True)
+    assert write(decide(view(smaller, there, held=uncertain))) is None
+    evicted = kueue(*ADMITTED, ("Evicted", True, "Preempted"))
+    assert write(decide(view(workload(), evicted, held=HeldNodes(some=True, is_uncertain=True)))) is None
+
+
 def test_quota_is_given_back_only_when_the_nodes_are_free() -> None:
     evicted = kueue(*ADMITTED, ("Evicted", True, "Preempted"))
     assert write(decide(view(workload(), evicted, held=TWO_GROUPS))) is None

@@ -1,4 +1,4 @@
-"""A plan's writes: which ones the pass waits for, and which ones the outbox gets. ADR 16, issue 4.05."""
+"""A plan's writes: which ones the outbox gets, and what counts as reserved until the answer. ADR 16, issue 4.05."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from controller.apply.outbox import MOST_OF_NAMESPACE
 from controller.apply.requests import Applier
 from controller.apply.status_throttle import StatusThrottle
-from controller.apply.writes import IN_FLIGHT, Writes
+from controller.apply.writes import Writes
 from controller.decisions.actions import (
     Action,
     CreateTemplate,
@@ -27,11 +27,11 @@ from controller.decisions.actions import (
 from controller.fleet.fleet_index import FleetIndex
 from controller.metrics import Metrics
 from controller.observe.caches import Caches
-from controller.observe.model import EXPIRED, IN_USE
+from controller.observe.model import EXPIRED, IN_USE, Reservation
 from controller.timing import DEFAULT_TIMING
-from neuron_dra.core.ultraserver import NAMESPACE
+from neuron_dra.core.ultraserver import NAMESPACE, Allocation, Phase
 from neuron_dra.core.wire import Obj
-from neuron_dra.errors import Forbidden
+from neuron_dra.errors import Forbidden, Unavailable
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import KubeConfig
 from neuron_dra.kube.events import EventRecorder
@@ -48,6 +48,8 @@ class Server(KubeClient):
     def __init__(self) -> None:
         super().__init__(KubeConfig("server:"))
         self.is_rejected: Callable[[str], bool] = lambda path: False
+        self.is_silent: Callable[[str], bool] = lambda path: False
+        self.answers: dict[str, Obj] = {}
         self.begun: list[str] = []
         self.sent: list[str] = []
         self.most = 0
@@ -61,6 +63,10 @@ class Server(KubeClient):
         self.sent.append(f"{method} {name}")
         if self.is_rejected(path):
             raise Forbidden("a policy rejects it", status=403)
+        if self.is_silent(path):
+            raise Unavailable("no answer")
+        if f"{method} {name}" in self.answers:
+            return json.dumps(self.answers[f"{method} {name}"]).encode()
         parts = path.strip("/").split("/")
         namespace = parts[parts.index("namespaces") + 1] if "namespaces" in parts else ""
         self._version += 1
@@ -84,6 +90,9 @@ class There:
         for name in workloads:
             self.store(name)
         self.caches.nodes.remember(stored("v1", "Node", "", "n"))
+        for number in range(64):
+            name = f"us-{number}"
+            self.caches.ultraservers.remember(stored("neuron.aws.com/v1beta1", "NeuronUltraServer", NAMESPACE, name))
         self.applier = Applier(self.server, self.caches, EventRecorder(self.server, "here"), DEFAULT_TIMING)
         timing = DEFAULT_TIMING.writes
         self.now = NOW
@@ -98,8 +107,7 @@ class There:
         """Make the writes of a plan; return those that were sent, without duplicates of one that went to many."""
         before = len(self.server.sent)
         self.writes.begin(actions, self.now)
-        await self.writes.make_ultraservers(actions, lambda: None)
-        self.writes.wish_others(actions)
+        self.writes.wish(actions)
         await self.applier.sender.send_all()
         return self.server.sent[before:]
 
@@ -112,8 +120,12 @@ def stored(version: str, kind: str, namespace: str, name: str, resource_version:
     return {"apiVersion": version, "kind": kind, "metadata": meta, "spec": spec, "status": {}}
 
 
+RESERVED = Reservation("us-1", Allocation("ml", "a", "uid-a", "id", Phase.PENDING, ("n",), 1, 0))
+
+
 def reservation(name: str, *owners: str) -> Action:
-    return WriteUltraServerStatus(name, "1", {}, {}, owners=frozenset(f"uid-{owner}" for owner in owners))
+    uids = frozenset(f"uid-{owner}" for owner in owners)
+    return WriteUltraServerStatus(name, "1", {}, {}, reservations=(RESERVED,), owners=uids)
 
 
 def owners(name: str) -> frozenset[str]:
@@ -141,14 +153,15 @@ def eviction(number: int, owner: str) -> Action:
 
 
 RESERVES = f"PATCH {NAMESPACE}/neuronultraservers/us-1/status"
+READS = f"GET {NAMESPACE}/neuronultraservers"
 CREATES = "POST ml/resourceclaimtemplates"
 TELLS = "PATCH ml/neuronultraserverworkloads/{}/status"
 
 
-async def test_pass_waits_for_reservations_up_to_a_bound() -> None:
+async def test_all_reservations_of_a_workload_are_sent_up_to_a_bound_at_once() -> None:
     there = There()
     sent = await there.make(*(reservation(f"us-{number}", "a") for number in range(64)))
-    assert (len(sent), there.server.most) == (64, IN_FLIGHT)
+    assert (len(sent), there.server.most) == (64, MOST_OF_NAMESPACE)
 
 
 async def test_only_the_first_step_of_a_workload_is_wished() -> None:
@@ -157,9 +170,9 @@ async def test_only_the_first_step_of_a_workload_is_wished() -> None:
     assert sorted(await there.make(*plan)) == [TELLS.format("b"), CREATES]
 
 
-async def test_step_after_a_reservation_follows_in_the_same_pass() -> None:
+async def test_step_after_a_reservation_waits_for_the_next_plan() -> None:
     there = There("a")
-    assert await there.make(reservation("us-1", "a"), template("a")) == [RESERVES, CREATES]
+    assert await there.make(reservation("us-1", "a"), template("a")) == [RESERVES]
 
 
 async def test_rejected_reservation_stops_only_its_workload() -> None:
@@ -225,6 +238,32 @@ async def test_waiting_workloads_come_after_those_that_move_forward() -> None:
     assert len(sent) == 101
 
 
+async def test_reservation_counts_as_made_from_its_request_to_the_answer() -> None:
+    """ADR 16, rule 5."""
+    there = There("a")
+    there.server.is_silent = lambda path: "us-1" in path
+    assert await there.make(reservation("us-1", "a")) == [RESERVES]
+    assert (there.writes.assumed(), there.writes.unsettled_owners) == ((RESERVED,), owners("a"))
+
+
+async def test_rejected_reservation_does_not_count() -> None:
+    there = There("a")
+    there.server.is_rejected = lambda path: "us-1" in path
+    assert await there.make(reservation("us-1", "a")) == [RESERVES]
+    assert there.writes.assumed() == ()
+
+
+async def test_reservation_without_an_answer_counts_until_its_object_was_read() -> None:
+    there = There("a")
+    there.server.is_silent = lambda path: "us-1" in path and "status" in path
+    await there.make(reservation("us-1", "a"))
+    there.server.answers[READS] = {"kind": "NeuronUltraServerList", "metadata": {"resourceVersion": "9"}, "items": []}
+    assert await there.make(template("a")) == [READS]
+    assert (there.writes.assumed(), there.writes.unsettled_owners) == ((), owners("a"))
+    assert await there.make(template("a")) == [CREATES]
+    assert there.writes.unsettled_owners == frozenset()
+
+
 async def test_write_that_gives_up_nodes_is_not_sent_late() -> None:
     """Its claims were read immediately before it was decided."""
     there = There("a")
@@ -233,7 +272,7 @@ async def test_write_that_gives_up_nodes_is_not_sent_late() -> None:
     expiry = WriteWorkloadStatus("ml", "a", "uid-a", "1", before, after, warning=True, owners=owners("a"))
     assert expiry.expires
     there.writes.begin([expiry], there.now)
-    there.writes.wish_others([expiry])
+    there.writes.wish([expiry])
     there.now += datetime.timedelta(seconds=10)
     await there.applier.sender.send_all()
     assert there.server.sent == []

@@ -8,6 +8,7 @@ from tests.support.fleet import (
     addresses,
     agents,
     blocks,
+    delays,
     doubts,
     group_claims,
     jobs,
@@ -35,6 +36,7 @@ ACTORS: Final[dict[str, Actor]] = {
     **group_claims.ACTORS,
     **qualifications.ACTORS,
     **doubts.ACTORS,
+    **delays.ACTORS,
 }
 
 

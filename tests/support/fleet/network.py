@@ -21,6 +21,7 @@ from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import KubeConfig
 from neuron_dra.kube.requests import Resource
 from neuron_dra.kube.server_clock import ServerClock
+from tests.support.fleet.delays import Delays
 
 WRITES: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 LATENCY_S: Final = (0.001, 0.02)  # one way
@@ -116,6 +117,8 @@ class Line(KubeClient):
         self.ledger: Ledger | None = None
         self.unserved = ""  # the plural of a kind for whose paths a proxy answers 404
         self.date_ahead_s = 0.0  # of the clock of the API server that answers
+        self.delays: Delays | None = None
+        self._slow: set[asyncio.Task[bytes]] = set()  # requests that the server carries out, answered or not
         self._date: Callable[[], datetime.datetime] | None = None
 
     async def __aenter__(self) -> Line:
@@ -125,6 +128,9 @@ class Line(KubeClient):
     async def __aexit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
+        for request in self._slow:
+            request.cancel()
+        await asyncio.gather(*self._slow, return_exceptions=True)
         await self._inner.__aexit__(kind, value, trace)
 
     # What goes wrong
@@ -137,6 +143,10 @@ class Line(KubeClient):
     def reconnect(self) -> None:
         """Connect again."""
         self.up = True
+
+    def hurry(self) -> None:
+        """Let all later requests be quick."""
+        self.delays = None
 
     def hold(self) -> None:
         """Suspend the program, as SIGSTOP does: it sends and receives nothing."""
@@ -192,6 +202,37 @@ class Line(KubeClient):
         content_type: str,
         timeout_s: float,
         most_bytes: int | None = None,
+    ) -> bytes:
+        before_s, after_s = (0.0, 0.0) if self.delays is None else self.delays.of(path)
+        is_lease = path.startswith("/apis/coordination.k8s.io/")
+        if is_lease or not before_s + after_s:
+            return await self._sent(method, path, params, body, content_type, timeout_s, most_bytes)
+
+        async def late() -> bytes:
+            await asyncio.sleep(before_s)
+            answer = await self._sent(method, path, params, body, content_type, timeout_s, most_bytes)
+            await asyncio.sleep(after_s)
+            return answer
+
+        request = asyncio.create_task(late(), name=f"{self.name}: slow {method} {path}")
+        self._slow.add(request)
+        request.add_done_callback(self._slow.discard)
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await asyncio.shield(request)
+        except TimeoutError as err:
+            request.add_done_callback(_note_unread_error)
+            raise Unavailable(f"{method} {path}: no answer in {timeout_s:g} s") from err
+
+    async def _sent(
+        self,
+        method: str,
+        path: str,
+        params: Mapping[str, str] | None,
+        body: Mapping[str, Any] | None,
+        content_type: str,
+        timeout_s: float,
+        most_bytes: int | None,
     ) -> bytes:
         is_trial = bool(params and params.get("dryRun"))
         is_write = method in WRITES and not path.endswith("/events") and "/events/" not in path and not is_trial
@@ -322,6 +363,12 @@ class Line(KubeClient):
             if line is None:
                 return
             yield line
+
+
+def _note_unread_error(request: asyncio.Task[bytes]) -> None:
+    """Read the error of a request whose client gave up, which asyncio reports otherwise."""
+    if not request.cancelled():
+        request.exception()
 
 
 def _without_guard(body: Wire) -> Wire:
