@@ -1,4 +1,4 @@
-//go:build !kubernetes_1_34 && !kubernetes_1_36
+//go:build !kubernetes_1_34 && !kubernetes_1_35 && !kubernetes_1_36
 
 package main
 

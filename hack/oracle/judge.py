@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
 
+from hack.bed import layout
+from hack.bed.layout import short_hash
 from neuron_dra.core.wire import Obj
 
 SOURCE: Final = Path(__file__).resolve().parents[2] / "hack/oracle"
@@ -20,8 +22,14 @@ class CannotBuild(Exception):
     """The program cannot be built here; the message says why."""
 
 
-VERSIONS: Final = {"1.37": (), "1.34": ("-tags", "kubernetes_1_34", "-modfile", "go_1_34.mod")}
+VERSIONS: Final = {
+    "1.37": (),
+    "1.35": ("-tags", "kubernetes_1_35", "-modfile", "go_1_35.mod"),
+    "1.34": ("-tags", "kubernetes_1_34", "-modfile", "go_1_34.mod"),
+}
 """The arguments of the build for each version of Kubernetes; a release of 1.36 has its own go.mod, from go_1_36.mod."""
+RELEASES: Final = ("1.34", "1.35", "1.36.3", "1.37")
+"""A release of each minor version whose allocator can be built."""
 
 ALLOCATOR: Final = "k8s.io/dynamic-resource-allocation"
 BUILD_TIMEOUT_S: Final = 3600
@@ -33,6 +41,22 @@ def build(program: Path, kubernetes: str = "1.37") -> Path:
         VERSIONS[kubernetes] if kubernetes in VERSIONS else _of_1_36(program.parent, kubernetes)
     )
     return _built(program, SOURCE, arguments)
+
+
+def built(kubernetes: str, *, build_it: bool = False) -> Path:
+    """Return the program of a Kubernetes version from the cache of the test bed; with `build_it`, build it there.
+
+    Raises CannotBuild if it is not there, or cannot be built.
+    """
+    files = sorted((*SOURCE.glob("*.go"), *SOURCE.glob("go*.mod"), *SOURCE.glob("go*.sum")))
+    key = short_hash(*(file.read_bytes() for file in files), kubernetes)
+    program = layout.from_environment().cache_dir / f"oracle-{kubernetes}-{key}" / "oracle"
+    if program.exists():
+        return program
+    if not build_it:
+        raise CannotBuild(f"the allocator of Kubernetes {kubernetes} is not built: NEURON_DRA_LONG=1 builds it")
+    program.parent.mkdir(parents=True, exist_ok=True)
+    return build(program, kubernetes)
 
 
 def build_scheduler(program: Path) -> Path:

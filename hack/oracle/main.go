@@ -18,7 +18,7 @@
 // Output, one JSON object per line: {"allocations": [...]} (null when there is no solution) or {"matches": true}
 // or {"metadata": {...}, "version": "..."}, with "error" and "kind" (compile, node, pod) when the code returned an error, and the allocator's "steps".
 //
-// Built with -tags kubernetes_1_34 -modfile go_1_34.mod it is the code of Kubernetes 1.34.
+// Built with -tags kubernetes_1_34 -modfile go_1_34.mod it is the code of Kubernetes 1.34, and so for 1.35.
 // Built with -tags kubernetes_1_36 it is that of a release of 1.36 (judge.py).
 package main
 

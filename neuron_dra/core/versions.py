@@ -16,8 +16,12 @@ FIRST_WITH_CLASS_RESOURCES: Final = (1, 36)
 """The first kubelet that admits resources that DeviceClasses serve; older ones reject the pod."""
 FIRST_WITH_COUNTERS: Final = (1, 36)
 """The first API server that keeps shared counters by default, and the first kubelet that fits connected sets."""
+FIRST_THAT_SKIPS_INCOMPLETE_POOLS: Final = (1, 35)
+"""The first scheduler that allocates nothing of a pool that is incomplete or invalid."""
+FIRST_WITH_TAINTS: Final = (1, 36)
+"""The first scheduler that reads taints of devices by default."""
 FIRST_NEW_ALLOCATOR: Final = (1, 36)
-"""The first scheduler that tries combinations of devices; older ones try every order of them."""
+"""The first scheduler that tries combinations of devices, in the order of their slices; older ones try every order."""
 FIRST_WITH_CLAIM_STATUS: Final = (1, 36)
 """The first API server on which the driver writes the status of prepared claims."""
 FIRST_THAT_ALWAYS_LISTS_CLAIMS: Final = (1, 36)

@@ -45,23 +45,28 @@ def allocate(
 
     The inventory has the semantics of the Kubernetes version.
     """
-    old = inventory.semantics.permutations
+    rules = inventory.semantics
     pools = inventory.pools(node)
     matcher = requests.Matcher(node, memo or Selectors())
     steps = 0
     try:
-        needs = [requests.needs(claim, classes, pools, matcher, inventory.semantics) for claim in claims]
-        if old:
+        needs = [requests.needs(claim, classes, pools, matcher, rules) for claim in claims]
+        if rules.permutations:
             _check_constraints(claims)
-        searched = (permutations.PermutationSearch if old else search.Search)(needs, pools, in_use, matcher)
+            tried = pools if rules.loose_pools else tuple(pool for pool in pools if pool.usable)
+            searched: search.Search = permutations.PermutationSearch(needs, tried, in_use, matcher)
+        else:
+            searched = search.Search(needs, pools, in_use, matcher)
         found = searched.run()
         steps = searched.steps
     except AllocationError as err:
-        fatal = inventory.semantics.loose_pools and err.kind is FailureKind.NODE_ERROR
+        # Of a request for All beside an unusable pool. Later schedulers fail the pod as well, and before 1.38 that is a
+        # known fault (kubernetes#141898), which `why` and `doctor` name.
+        fatal = rules.permutations and err.kind is FailureKind.NODE_ERROR
         return Failure(FailureKind.POD_ERROR if fatal else err.kind, (str(err),))
     if found is None:
         invalid = [pool for pool in pools if pool.invalid]
-        if invalid and not old:
+        if invalid and not rules.loose_pools:
             texts = [f"resource pool {pool.driver}/{pool.name} is invalid: {pool.invalid}" for pool in invalid]
             return Failure(FailureKind.NODE_ERROR, tuple(texts))
         return Failure(FailureKind.NO_SOLUTION, reasons.explain(needs, pools, in_use, matcher), steps)

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from fractions import Fraction
 
@@ -85,6 +85,15 @@ class PoolInventory:
     def homes(self, driver: str, pool: str) -> set[str]:
         """Return the names of the nodes that the slices of a pool name; empty ones are those of no single node."""
         return {each.where.node_name or "" for each in self._of_pool.get((driver, pool), ())}
+
+    def is_ordered(self, node: NodeTraits, drivers: Set[str]) -> bool:
+        """Return whether the scheduler tries the devices of these drivers on a node always in the same order."""
+        if self.semantics.sorted_slices:
+            return True
+        slices_of_driver: Counter[str] = Counter()
+        for pool in self.pools(node):
+            slices_of_driver[pool.driver] += max(len(pool.facts), 1)
+        return all(slices_of_driver[driver] <= 1 for driver in drivers)
 
     def pools(self, node: NodeTraits) -> tuple[ResourcePool, ...]:
         """Return the pools that the node can use, by driver and name; pools with binding conditions come last."""

@@ -32,14 +32,21 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class Unschedulable:
-    """Why the pod stays Pending: `message` is kube-scheduler's, and `reasons` by node.
+    """Why the pod stays Pending.
 
-    `error` is True if the claims or classes must change, for example because a selector fails.
+    - `message`: kube-scheduler's; `reasons`: those of each node.
+    - `error`: the claims or classes must change, for example because a selector fails.
+    - `undecided`: the search takes so long, on a node at least, that Kubernetes' scheduler may decide otherwise; or the
+      simulator does not support what a claim needs.
     """
 
     message: str
     reasons: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     error: bool = False
+    undecided: bool = False
+
+
+_UNDECIDED: Final = (FailureKind.UNSUPPORTED, FailureKind.TIMED_OUT, FailureKind.GAVE_UP)
 
 
 def schedule(
@@ -59,6 +66,7 @@ def schedule(
     best: tuple[int, Placement] | None = None
     short: Counter[str] = Counter()
     reasons: dict[str, tuple[str, ...]] = {}
+    undecided = False
     candidates = [model.node(wire) for wire in cluster_nodes]
     for node in candidates:
         objection = nodes.objection(pod, node) or _unreachable(wanted, node)
@@ -69,8 +77,9 @@ def schedule(
         missing = [claim for claim in wanted if claim.allocation is None]
         outcome = allocator.allocate(node, missing, inventory, known_classes, in_use, memo)
         if isinstance(outcome, Failure):
+            undecided = undecided or outcome.kind in _UNDECIDED
             if outcome.kind in (FailureKind.POD_ERROR, FailureKind.UNSUPPORTED, FailureKind.TIMED_OUT):
-                return Unschedulable(outcome.reasons[0], {node.name: outcome.reasons}, error=True)
+                return Unschedulable(outcome.reasons[0], {node.name: outcome.reasons}, error=True, undecided=undecided)
             short[_short(outcome)] += 1
             reasons[node.name] = outcome.reasons
             continue
@@ -79,7 +88,7 @@ def schedule(
             best = (outcome.alternatives, Placement(node.name, dict(zip(names, outcome.allocations, strict=True))))
     if best is not None:
         return best[1]
-    return Unschedulable(message(len(candidates), short), reasons)
+    return Unschedulable(message(len(candidates), short), reasons, undecided=undecided)
 
 
 def message(total: int, short: Mapping[str, int]) -> str:

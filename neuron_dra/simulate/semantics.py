@@ -1,29 +1,24 @@
-"""How the scheduler of a Kubernetes version allocates devices, with the default feature gates.
+"""How the scheduler of a Kubernetes version allocates devices, with the default feature gates: a table of differences.
 
-Sources: dynamic-resource-allocation/structured 0.34.4 and 0.37.0 ("incubating" in both); kube_features.go.
+Sources: dynamic-resource-allocation/structured 0.34.4, 0.35.4, 0.36.2 and 0.37.2 (the allocator "incubating" in each;
+its files are named below), and kube_features.go. `simulate --kubernetes` follows the table, and
+docs/how-commands-look.md shows it.
 """
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Final
 
 from neuron_dra.core import versions
 
+Minor = tuple[int, int]
+
 
 @dataclass(frozen=True, slots=True)
 class Semantics:
-    """What differs between versions.
-
-    - `permutations`: the devices of a request are tried in every order, and not only in every combination. A node on
-      which that takes longer than 10 s is skipped; with combinations the attempt fails.
-    - `taints`: devices have taints. `partitions`: devices may consume shared counters, and a slice may select nodes for
-      each device.
-    - `shared_all`: the second alternative of a request has the devices of the first one, whatever its own class and
-      selectors, if both have allocationMode All (`requestKey` in `Allocate`, 0.34.4 and 0.35.0).
-    - `class_limits`: limits of containers may name a DeviceClass (feature gate DRAExtendedResource).
-    - `loose_pools`: devices of incomplete pools are allocated, and an invalid pool fails the pod once it is reached.
-    """
+    """What differs between versions; DIFFERENCES has what each field means."""
 
     permutations: bool
     taints: bool
@@ -31,18 +26,100 @@ class Semantics:
     loose_pools: bool
     shared_all: bool
     class_limits: bool
+    sorted_slices: bool
 
 
-NEW: Final = Semantics(
-    permutations=False, taints=True, partitions=True, loose_pools=False, shared_all=False, class_limits=True
-)  # 1.36 and 1.37
-OLD: Final = Semantics(
-    permutations=True, taints=False, partitions=False, loose_pools=True, shared_all=True, class_limits=False
-)  # 1.34 and 1.35
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One row: what the schedulers before a version do, and what those from it on do.
+
+    `field` is that of Semantics, and `is_set` its value from that version on.
+    """
+
+    field: str
+    since: Minor
+    is_set: bool
+    before: str
+    after: str
 
 
-def of(version: tuple[int, int] | None) -> Semantics:
+DIFFERENCES: Final = (
+    # allocator_incubating.go, allocateDevice; pools_incubating.go, GatherPools.
+    Difference(
+        "loose_pools",
+        versions.FIRST_THAT_SKIPS_INCOMPLETE_POOLS,
+        False,
+        "devices of incomplete pools are allocated, and an invalid pool fails the pod once it is reached",
+        "devices of incomplete and invalid pools are not allocated",
+    ),
+    # allocator_incubating.go, allocateOne: until 0.35 the search begins with the first device again for each one.
+    Difference(
+        "permutations",
+        versions.FIRST_NEW_ALLOCATOR,
+        False,
+        "every order of the devices of a request is tried; a node on which that takes longer than 10 s is skipped",
+        "every combination of devices is tried; a search that may take longer than 10 s fails the pod",
+    ),
+    Difference(
+        "taints",
+        versions.FIRST_WITH_TAINTS,
+        True,
+        "without taints of devices, unless the feature gate DRADeviceTaints is on",
+        "with taints of devices",
+    ),
+    Difference(
+        "partitions",
+        versions.FIRST_WITH_COUNTERS,
+        True,
+        "without connected sets and core partitions: slices have no shared counters",
+        "with connected sets and core partitions",
+    ),
+    # allocator_incubating.go, Allocate: `requestKey` gets its subRequestIndex after validateDeviceRequest.
+    Difference(
+        "shared_all",
+        versions.FIRST_NEW_ALLOCATOR,
+        False,
+        "of a `firstAvailable` whose first two alternatives have `allocationMode: All`, the second has the devices of "
+        "the first",
+        "each alternative has its own devices",
+    ),
+    Difference(
+        "class_limits",
+        versions.FIRST_WITH_CLASS_RESOURCES,
+        True,
+        "limits that a DeviceClass serves get no claim",
+        "limits that a DeviceClass serves get a claim",
+    ),
+    # pools_incubating.go: GatherPools ranges over a map, and from 0.36 on there are sortPoolsByID and sortSlicesByName.
+    Difference(
+        "sorted_slices",
+        versions.FIRST_NEW_ALLOCATOR,
+        True,
+        "the slices of a pool, and the pools of a driver on a node, are tried in an order that changes, so the devices "
+        "are not predictable where there are several",
+        "slices and pools are tried in the order of their names",
+    ),
+)
+
+
+@functools.cache
+def _of(version: Minor) -> Semantics:
+    return Semantics(**{each.field: each.is_set is (version >= each.since) for each in DIFFERENCES})
+
+
+def of(version: Minor | None) -> Semantics:
     """Return the semantics of a version of the scheduler; the newest ones if it is unknown."""
-    if version is not None and version < versions.FIRST_NEW_ALLOCATOR:
-        return OLD
-    return NEW
+    if version is None or version >= _NEWEST:
+        return NEW
+    return _of(max(max((each.since for each in DIFFERENCES if each.since <= version), default=_OLDEST), _OLDEST))
+
+
+def between(before: Minor, after: Minor) -> tuple[Difference, ...]:
+    """Return the differences between two versions, of which the second is the later one."""
+    return tuple(each for each in DIFFERENCES if before < each.since <= after)
+
+
+_OLDEST: Final = versions.OLDEST
+_NEWEST: Final = max(each.since for each in DIFFERENCES)
+OLD: Final = _of(_OLDEST)
+NEW: Final = _of(_NEWEST)

@@ -15,7 +15,8 @@ from hack.generate import docs
 from hack.reports import night
 from hack.reports.night_suites import PARTS
 from neuron_dra import cli
-from neuron_dra.core import releases
+from neuron_dra.core import releases, versions
+from neuron_dra.simulate import semantics
 from tests.support import fast_yaml, small_clusters
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -100,3 +101,9 @@ def test_runbooks_name_the_commands_that_show_it() -> None:
     assert "`neuron-dra doctor` names the leader" in page
     assert "or `neuron-dra topology NODE`" in page
     assert "`neuron-dra status`" not in page
+
+
+def test_differences_between_schedulers_are_on_the_page() -> None:
+    page = (ROOT / "docs/how-commands-look.md").read_text()
+    for each in semantics.DIFFERENCES:
+        assert f"| {versions.text(each.since)} | {each.before} | {each.after} |\n" in page

@@ -83,3 +83,21 @@ def test_newest_kubelet_proves_the_version_of_a_new_allocator(
     rules = World(built).rules
     assert (rules.taints, rules.permutations) == (not old, False)
     assert semantics.of(found) is (semantics.OLD if old else semantics.NEW)
+
+
+@pytest.mark.parametrize(("version", "says"), [("1.35", True), ("1.36", False)])
+def test_devices_of_several_slices_are_not_predictable_before_1_36(
+    version: str, says: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    items = imagined.fleet("1 x trn2.48xlarge", "test")
+    [whole] = [item for item in items if item["kind"] == "ResourceSlice"]
+    halves = []
+    for number in range(2):
+        spec = {**whole["spec"], "pool": {**whole["spec"]["pool"], "resourceSliceCount": 2}}
+        spec["devices"] = whole["spec"]["devices"][number::2]
+        halves.append({**whole, "metadata": {"name": f"half-{number}"}, "spec": spec})
+    objects = [*(item for item in items if item is not whole), *halves]
+    path = tmp_path / "cluster.yaml"
+    path.write_text(yaml.safe_dump({"apiVersion": "v1", "kind": "List", "items": objects}))
+    assert simulate(manifest(tmp_path, 1), "--snapshot", str(path), "--kubernetes", version) == 0
+    assert ("may get other devices than those shown" in " ".join(capsys.readouterr().out.split())) is says

@@ -17,6 +17,7 @@ from neuron_dra.simulate.semantics import NEW, OLD, Semantics
 NODE = {"metadata": {"name": "a", "labels": {}}}
 CLASSES = {"any": model.device_class({"metadata": {"name": "any"}, "spec": {}})}
 DRIVER = "neuron.aws.com"
+OF_1_35 = semantics.of((1, 35))
 
 
 def slices(count: int, *, wanted: int = 1, **more: Any) -> Obj:
@@ -93,6 +94,25 @@ def test_devices_of_an_incomplete_pool_are_allocated() -> None:
     every = allocate(slices(1, wanted=2), [claim("All")], set(), OLD)
     assert isinstance(every, Failure)
     assert every.kind is FailureKind.POD_ERROR
+    later = allocate(slices(1, wanted=2), [claim(1)], set(), OF_1_35)
+    assert isinstance(later, Failure)
+    assert later.kind is FailureKind.NO_SOLUTION
+
+
+def twice(number: int) -> Obj:
+    """Return a slice in which two devices have the same name, which makes the pool invalid."""
+    made = slices(number)
+    made["spec"]["devices"][1]["name"] = "d0"
+    return made
+
+
+def test_an_invalid_pool_fails_the_pod_on_1_34_alone() -> None:
+    kinds = [allocate(twice(2), [claim(1)], set(), rules) for rules in (OLD, OF_1_35, NEW)]
+    assert [each.kind for each in kinds if isinstance(each, Failure)] == [
+        FailureKind.POD_ERROR,
+        FailureKind.NODE_ERROR,
+        FailureKind.NODE_ERROR,
+    ]
 
 
 def test_distinct_attributes_are_rejected() -> None:
@@ -104,7 +124,7 @@ def test_distinct_attributes_are_rejected() -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "rules"), [((1, 34), OLD), ((1, 35), OLD), ((1, 36), NEW), ((1, 37), NEW), (None, NEW)]
+    ("version", "rules"), [((1, 34), OLD), ((1, 35), OF_1_35), ((1, 36), NEW), ((1, 37), NEW), (None, NEW)]
 )
 def test_semantics_of_a_version(version: tuple[int, int] | None, rules: Semantics) -> None:
     assert semantics.of(version) is rules

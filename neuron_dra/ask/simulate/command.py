@@ -106,6 +106,7 @@ def run(args: argparse.Namespace) -> int:
         *reserved.notes,
         *filter(None, [unseen.note(snapshot)]),
         *([OLD_NOTE] if rules.permutations else _faults(args)),
+        *_unpredictable(outcomes, trial.world),
         *_of_the_scheduler(trial.world, args.kubernetes or snapshot.version),
         *filter(None, ["" if args.fleet else server.unknown(snapshot)]),
         "among nodes that serve a pod equally well, the scheduler may choose another one",
@@ -183,6 +184,28 @@ def _faults(args: argparse.Namespace) -> list[str]:
     if why:
         return [f"nodes publish no connected sets: {why}"]
     return []
+
+
+def _unpredictable(outcomes: Sequence[PodOutcome], world: World) -> list[str]:
+    """Return the note about nodes on which the scheduler may choose other devices than the simulation."""
+    from neuron_dra.ask.render import words
+
+    nodes: dict[str, None] = {}
+    for outcome in outcomes:
+        if outcome.placement is None or outcome.placement.node in nodes:
+            continue
+        node = outcome.placement.node
+        drivers: set[str] = set()
+        for allocation in outcome.placement.allocations.values():
+            drivers.update(result["driver"] for result in allocation["devices"].get("results") or ())
+        if not world.inventory.is_ordered(world.decoded(world.nodes[node]), drivers):
+            nodes[node] = None
+    if not nodes:
+        return []
+    return [
+        f"pods on {words.listed(nodes)} may get other devices than those shown: schedulers before 1.36 try the slices "
+        "of a node in an order that changes"
+    ]
 
 
 def _of_the_scheduler(world: World, version: str) -> list[str]:
