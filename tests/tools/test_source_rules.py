@@ -23,7 +23,7 @@ MAY_WRITE = {
     "neuron_dra/node/publish/publisher_lock.py": {"open"},  # a lock file without contents
 }
 # The versions from which on Kubernetes does something, and the releases with known faults.
-MAY_NAME_VERSIONS = {"neuron_dra/core/versions.py", "neuron_dra/core/releases.py"}
+MAY_NAME_VERSIONS = {f"neuron_dra/core/{name}.py" for name in ("versions", "releases", "upgrades")}
 
 Nodes = list[ast.AST]
 Rule = Callable[[Nodes], Iterator[tuple[int, str]]]

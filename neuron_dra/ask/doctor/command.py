@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from neuron_dra.arguments import documented
 from neuron_dra.ask.read import source
@@ -25,6 +25,7 @@ examples:
   kubectl neuron doctor --bundle doctor.tar.gz
   kubectl exec -n neuron-dra-driver POD -- neuron-dra doctor --local
   neuron-dra doctor --snapshot cluster.json -o json
+  neuron-dra doctor --upgrade-to 1.36
 
 Exit code 0: everything is ok; 1: something is wrong or unknown; 2: it cannot be looked at."""
 
@@ -42,6 +43,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--local", action="store_true", help="check this node; run it in the driver's container")
     parser.add_argument("--socket", default="", metavar="FILE", help="with --local: the plugin's socket")
     parser.add_argument("--bundle", default="", metavar="FILE", help="write report and redacted objects, as a tar.gz")
+    parser.add_argument(
+        "--upgrade-to",
+        default="",
+        metavar="VERSION",
+        help="print what an upgrade of Kubernetes to this version does instead, such as 1.36 or 1.36.4",
+    )
     parser.add_argument("-o", "--output", choices=("text", "json", "yaml"), default="text", help="form of the output")
     source.add_arguments(parser)
 
@@ -55,11 +62,13 @@ def run(args: argparse.Namespace) -> int:
     node = args.node.removeprefix("node/")
     if "/" in node or (args.node and not node):
         raise SettingsError(f"{args.node}: write node/NAME")
+    if args.upgrade_to:
+        return _upgrade(args)
     from neuron_dra.ask.doctor import gather
 
     if args.snapshot:
         source.reader(args)  # rejects flags of a cluster
-        seen = gather.from_file(args.snapshot)
+        seen = gather.from_file(args.snapshot, args.kubernetes or "")
         found = _outside(seen, _host(seen, node))
     else:
         kube, namespace, runner = gather.connected(args)
@@ -74,11 +83,36 @@ def run(args: argparse.Namespace) -> int:
     return _shown(args, found)
 
 
+def _upgrade(args: argparse.Namespace) -> int:
+    """Print what an upgrade does, and return the exit code. Raises SettingsError for flags that make no sense here."""
+    for name in ("node", "bundle"):
+        if getattr(args, name):
+            flag = "" if name == "node" else "--"
+            raise SettingsError(f"--upgrade-to is about the whole cluster: leave out {flag}{name}")
+    from neuron_dra.ask.doctor import gather, upgrade
+    from neuron_dra.core import upgrades
+
+    try:
+        target = upgrades.target(args.upgrade_to)
+    except ValueError as err:
+        raise SettingsError(f"--upgrade-to {err}") from err
+    if args.snapshot:
+        source.reader(args)  # rejects flags of a cluster
+        seen = gather.from_file(args.snapshot, args.kubernetes or "")
+    else:
+        kube, namespace, runner = gather.connected(args)
+        seen = gather.live(kube, namespace, runner.run)
+    source.keep(seen.snapshot)
+    found = upgrade.answer(seen, target)
+    return _shown(args, list(found.lines), upgrade=found.to_wire())
+
+
 def _local(args: argparse.Namespace) -> list[Line]:
     """Return the lines about this node. Raises SettingsError for flags that have no meaning here."""
-    for name in ("node", "snapshot", "kubeconfig", "context", "namespace", "bundle"):
+    for name in ("node", "snapshot", "kubeconfig", "context", "namespace", "bundle", "upgrade_to"):
         if getattr(args, name):
-            raise SettingsError(f"--local checks this node only: leave out {'' if name == 'node' else '--'}{name}")
+            flag = name if name == "node" else f"--{name.replace('_', '-')}"
+            raise SettingsError(f"--local checks this node only: leave out {flag}")
     import asyncio
 
     from neuron_dra.ask.doctor import local
@@ -119,8 +153,8 @@ def _outside(seen: Seen, node: str) -> list[Line]:
     return [*of_cluster, *nodes.lines(world, node)]
 
 
-def _shown(args: argparse.Namespace, found: list[Line]) -> int:
-    """Print the lines and return the exit code."""
+def _shown(args: argparse.Namespace, found: list[Line], **beside: Any) -> int:
+    """Print the lines and return the exit code; `beside` are more fields of the data."""
     from neuron_dra.ask.doctor import lines, text
     from neuron_dra.ask.render import terminal
 
@@ -128,5 +162,5 @@ def _shown(args: argparse.Namespace, found: list[Line]) -> int:
     if args.output == "text":
         terminal.write(text.screen(found))
     else:
-        terminal.write_data("DoctorReport", lines.to_wire(found), args.output)
+        terminal.write_data("DoctorReport", lines.to_wire(found), args.output, **beside)
     return lines.exit_code(found)

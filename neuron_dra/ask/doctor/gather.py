@@ -52,8 +52,11 @@ T = TypeVar("T")
 _PART: Final = "app.kubernetes.io/name"
 
 
-def from_file(name: str) -> Seen:
-    """Return what a file has; what it lacks is unknown. Raises SettingsError."""
+def from_file(name: str, version: str = "") -> Seen:
+    """Return what a file has; what it lacks is unknown. A `version` that is given is the API server's.
+
+    Raises SettingsError.
+    """
     snapshot, items = source.from_file(name, whole=True)  # as objects go into a report
     found: dict[str, list[Wire]] = {kind: [] for kind in KINDS}
     for item in items:
@@ -61,7 +64,9 @@ def from_file(name: str) -> Seen:
             found[item["kind"]].append(_checked(item))
     unread = {kind: "the file has none" for kind, objects in found.items() if not objects}
     damaged = requested.damaged(items)
-    return Seen(snapshot, found, unread, damaged, why_no_version="a file does not have it")
+    known = version or snapshot.version  # a bundle of `doctor` has it
+    snapshot = replace(snapshot, version=known)
+    return Seen(snapshot, found, unread, damaged, known, why_no_version="" if known else "a file does not have it")
 
 
 def connected(args: argparse.Namespace) -> tuple[KubeConfig, str, asyncio.Runner]:

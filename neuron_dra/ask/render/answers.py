@@ -278,10 +278,30 @@ class Check(Shape, frozen=True, kw_only=True):
     to_do: str
 
 
+class ForecastPod(Shape, frozen=True, kw_only=True):
+    """What becomes of a pod that waits; null if the simulation does not decide it."""
+
+    pod: str
+    fits_now: bool | None
+    fits_then: bool | None
+    node: str = ""
+    devices: list[str] = []
+    why: str = ""
+
+
+class UpgradeForecast(Shape, frozen=True, kw_only=True):
+    """The versions of an upgrade of Kubernetes, and the pods that wait for devices."""
+
+    from_: str = msgspec.field(name="from")
+    to: str
+    pods: list[ForecastPod]
+
+
 class DoctorReport(Answer, frozen=True, kw_only=True, tag="DoctorReport"):
-    """`neuron-dra doctor`."""
+    """`neuron-dra doctor`; `upgrade` with --upgrade-to."""
 
     checks: list[Check]
+    upgrade: UpgradeForecast | msgspec.UnsetType = msgspec.UNSET
 
 
 class UsageOf(Shape, frozen=True, kw_only=True):

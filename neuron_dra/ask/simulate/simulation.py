@@ -31,6 +31,7 @@ class PodOutcome:
 
     - `rejected`: why the driver would reject it there; empty if it would not.
     - `also`: what else of its claims no node could serve.
+    - `undecided`: it waits in the simulation, and Kubernetes' scheduler may decide otherwise.
     - `shared`: the allocations of its claims that others had before it was placed, by the keys of the claims.
     """
 
@@ -40,6 +41,7 @@ class PodOutcome:
     rejected: str = ""
     shared: Mapping[Key, Wire] = field(default_factory=dict)
     also: tuple[str, ...] = ()
+    undecided: bool = False
 
     @property
     def runs(self) -> bool:
@@ -64,10 +66,14 @@ def _devices(allocations: Iterable[Wire]) -> list[str]:
 
 
 class Simulation:
-    """A cluster that fills up. Pods with equal demands try only the nodes on which the last of them did not fail."""
+    """A cluster that fills up. Pods with equal demands try only the nodes on which the last of them did not fail.
 
-    def __init__(self, world: World) -> None:
+    Without `explains`, the finding of a pod that waits is the scheduler's message, and no cause is looked for.
+    """
+
+    def __init__(self, world: World, *, explains: bool = True) -> None:
         self._world = world
+        self._explains = explains
         self._waiting: list[Wire] = []  # objects that the world does not have yet
         self._used = set(world.in_use)
         self._room = NodeRoom(world.snapshot, world.placed_pods)
@@ -98,7 +104,8 @@ class Simulation:
         trial = self._copy()
         outcomes = [trial._one(pod) for pod in pods]
         fit = sum(each.runs for each in outcomes)
-        if fit >= least:
+        namespace = pods[0]["metadata"].get("namespace") or ""
+        if fit + gangs.running(self._world.snapshot, namespace, group) >= least:
             self.__dict__.update(trial.__dict__)
             return outcomes
         first = next((each.finding for each in outcomes if each.finding is not None), None)
@@ -106,11 +113,12 @@ class Simulation:
         finding = Finding(
             "GangWaits", f"PodGroup {group} needs {least} pods at once, and {fit} of {len(pods)} fit{why}"
         )
-        return [PodOutcome(pod, None, finding) for pod in pods]
+        undecided = any(each.undecided for each in outcomes)
+        return [PodOutcome(pod, None, finding, undecided=undecided) for pod in pods]
 
     def _copy(self) -> Simulation:
         """Return a simulation that goes on from here, and changes nothing here."""
-        other = Simulation(self._world)
+        other = Simulation(self._world, explains=self._explains)
         other._waiting, other._used = list(self._waiting), set(self._used)
         other._room = self._room.copy()
         other._left = {key: list(nodes) for key, nodes in self._left.items()}
@@ -181,14 +189,18 @@ class Simulation:
     def _slow(self, pod: Wire) -> PodOutcome:
         """Place a pod with the whole simulation."""
         world = self.world
+        message, undecided = "the scheduler does not get it", False
         if creating.problem(world, pod) is None and trials.scheduled(world, pod):
             placement = world.place(pod)
             if isinstance(placement, Placement):
                 return self._keep(world, pod, placement)
+            message, undecided = placement.message, placement.undecided
+        if not self._explains:
+            return PodOutcome(pod, None, Finding("Unschedulable", message), undecided=undecided)
         found = situations.waiting(world.after([pod]), pod)
         first, *others = found
         also = [each.text for each in others if each.code in causes.REQUESTS] if first.code in causes.REQUESTS else []
-        return PodOutcome(pod, None, first, also=tuple(also))
+        return PodOutcome(pod, None, first, also=tuple(also), undecided=undecided)
 
     def _keep(self, world: World, pod: Wire, placement: Placement) -> PodOutcome:
         if refused := absent.rejected_name(world, pod, placement.node):

@@ -66,11 +66,11 @@ class _Concerned:
 @functools.lru_cache(maxsize=1)  # one command asks about many pods of one world
 def present(world: World) -> tuple[MetFault, ...]:
     """Return the known faults of the control plane's release and of the kubelets' releases, in the table's order."""
-    return tuple(_present(world))
+    return tuple(with_versions(world, world.snapshot.version, kubelets(world)))
 
 
-def _present(world: World) -> Iterator[MetFault]:
-    kubelets = _kubelets(world)
+def with_versions(world: World, control_plane: str, kubelets: Mapping[str, str]) -> Iterator[MetFault]:
+    """Yield the known faults of these versions; `kubelets` are those of nodes with Neuron devices, by node."""
     for fault in releases.KNOWN_BAD:
         concerned_by = _CONCERNED_BY.get(fault.issue)
         if concerned_by is None:
@@ -85,9 +85,9 @@ def _present(world: World) -> Iterator[MetFault]:
             )
         else:
             nodes = set(kubelets)
-            if not fault.affects(world.snapshot.version):
+            if not fault.affects(control_plane):
                 continue
-            where = f"{fault.component} {world.snapshot.version}"
+            where = f"{fault.component} {control_plane}"
         concerned = concerned_by(world, nodes)
         yield MetFault(fault, where, tuple(concerned.objects), frozenset(concerned.pods))
 
@@ -99,7 +99,7 @@ def of_pod(world: World, pod: Wire) -> tuple[str, ...]:
     return tuple(f"{met.where}: {met.fault.text}" for met in present(world) if key in met.pods)
 
 
-def _kubelets(world: World) -> dict[str, str]:
+def kubelets(world: World) -> dict[str, str]:
     """Return the version of the kubelet of each node that publishes Neuron devices."""
     found = {}
     for name in world.nodes:

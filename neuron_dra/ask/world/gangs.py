@@ -39,6 +39,11 @@ def least(snapshot: Snapshot, namespace: str, group: str) -> int:
     return PodGroupView.of(found).spec.scheduling_policy.gang.min_count
 
 
+def running(snapshot: Snapshot, namespace: str, group: str) -> int:
+    """Return how many pods of a PodGroup have a node already."""
+    return sum(bool(PodPlace.of(each).spec.node_name) for each in _mates(snapshot, namespace, group))
+
+
 def shortage(world: World, pod: Wire) -> GangShortage | None:
     """Return what the gang of a pod lacks; None if enough of its pods exist and fit, or if it is too large to tell."""
     place = PodPlace.of(pod)
@@ -46,7 +51,7 @@ def shortage(world: World, pod: Wire) -> GangShortage | None:
     needed = least(world.snapshot, namespace, group)
     if needed < 2:
         return None
-    mates = _mates(world, namespace, group)
+    mates = _mates(world.snapshot, namespace, group)
     waiting = [each for each in mates if not PodPlace.of(each).spec.node_name]
     running = len(mates) - len(waiting)
     if len(mates) < needed:
@@ -59,10 +64,10 @@ def shortage(world: World, pod: Wire) -> GangShortage | None:
     return GangShortage(group, needed, len(mates), running, left, after)
 
 
-def _mates(world: World, namespace: str, group: str) -> list[Wire]:
+def _mates(snapshot: Snapshot, namespace: str, group: str) -> list[Wire]:
     """Return the pods of a group that have not ended."""
     found = []
-    for each in world.snapshot.all("Pod"):
+    for each in snapshot.all("Pod"):
         place = PodPlace.of(each)
         same = place.metadata.namespace == namespace and place.group == group
         if same and not place.has_ended and not place.metadata.deletion_timestamp:
