@@ -58,12 +58,12 @@ class Case:
     undecided: int = 0
 
 
-def case(number: int) -> Case:
-    """Return the case of this number."""
+def case(number: int, *, sets: bool = True) -> Case:
+    """Return the case of this number; without `sets`, its nodes publish whole devices only."""
     rng = random.Random(number)
     made = Case(number)
     for index in range(rng.randint(2, 4)):
-        made.nodes.append(_node(rng, f"c{number}-n{index}", number))
+        made.nodes.append(_node(rng, f"c{number}-n{index}", number, sets=sets))
     made.sizes = _offered(made) or SIZES
     if rng.random() < 0.4:
         made.rules = [_rule(rng, made, index) for index in range(rng.randint(1, 2))]
@@ -92,8 +92,8 @@ def classes() -> list[Obj]:
     return [item for item in yaml.safe_load_all(CLASSES.read_text()) if item and item["kind"] == "DeviceClass"]
 
 
-def _node(rng: random.Random, name: str, number: int) -> tuple[Obj, list[Obj]]:
-    with_sets = rng.random() < 0.4
+def _node(rng: random.Random, name: str, number: int, *, sets: bool) -> tuple[Obj, list[Obj]]:
+    with_sets = rng.random() < 0.4 and sets
     kind = rng.choice(WITH_SETS if with_sets else TYPES)
     labels = {LABEL: str(number), "zone": rng.choice("ab"), names.INSTANCE_TYPE_LABEL: kind}
     spec: Obj = {}
