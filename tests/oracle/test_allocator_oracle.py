@@ -11,12 +11,13 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from hack.oracle.allocator import walk as walked
-from hack.oracle.judge import CannotBuild, Oracle, build
+from hack.oracle.judge import CannotBuild, Oracle, build, built
+from neuron_dra.core import versions
 from neuron_dra.core.wire import Obj
-from neuron_dra.simulate import allocator, failures, model, selectors
+from neuron_dra.simulate import allocator, failures, model, selectors, semantics
 from neuron_dra.simulate.failures import Failure, FailureKind
 from neuron_dra.simulate.pools import PoolInventory
-from neuron_dra.simulate.semantics import NEW, OLD, Semantics
+from neuron_dra.simulate.semantics import NEW, Semantics
 from tests.oracle.selector_grammar import ATTRIBUTES as RANDOM_ATTRIBUTES
 from tests.oracle.selector_grammar import CAPACITIES as RANDOM_CAPACITIES
 from tests.oracle.selector_grammar import DRIVER as RANDOM_DRIVER
@@ -46,15 +47,15 @@ def oracle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Oracle]:
         yield made
 
 
-@pytest.fixture(scope="module")
-def old_oracle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Oracle]:
-    """The code of Kubernetes 1.34."""
+@pytest.fixture(scope="module", params=["1.34", "1.35"])
+def old_oracle(request: pytest.FixtureRequest) -> Iterator[tuple[Oracle, Semantics]]:
+    """The code of Kubernetes 1.34 or 1.35, and our rules for it."""
     try:
-        program = build(tmp_path_factory.mktemp("oracle-1.34") / "oracle", "1.34")
+        program = built(request.param, build_it=True)
     except CannotBuild as err:
         pytest.skip(str(err))
     with Oracle(program) as made:
-        yield made
+        yield made, semantics.of(versions.parse(request.param))
 
 
 def test_random_use_of_sets_obeys_the_laws(oracle: Oracle) -> None:
@@ -342,7 +343,7 @@ def test_steps_of_a_vain_search_are_estimated(oracle: Oracle, free: int, counts:
 
 @st.composite
 def older_cluster(draw: st.DrawFn) -> Obj:
-    """A cluster as Kubernetes 1.34 can have it, with one pool: the order of several pools is random there."""
+    """A cluster as Kubernetes 1.34 and 1.35 can have it, with one pool: the order of several pools is random there."""
     case = draw(cluster())
     kept = []
     for item in case["slices"]:
@@ -373,20 +374,24 @@ def devices_of(allocations: Iterable[Mapping[str, Any]]) -> list[list[tuple[str,
     ]
 
 
+OLD_ERRORS = {("", FailureKind.NO_SOLUTION), ("pod", FailureKind.POD_ERROR), ("node", FailureKind.NODE_ERROR)}
+
+
 @given(case=older_cluster())
 @settings(max_examples=CASES, deadline=None, suppress_health_check=list(HealthCheck))
-def test_allocator_of_1_34_equals_the_schedulers(old_oracle: Oracle, case: Obj) -> None:
+def test_allocators_before_1_36_equal_the_schedulers(old_oracle: tuple[Oracle, Semantics], case: Obj) -> None:
     """(17.4) The same devices in as many steps."""
-    theirs = old_oracle.ask(case)
+    oracle, rules = old_oracle
+    theirs = oracle.ask(case)
     error = theirs.get("error", "")
     assume("filter operation aborted" not in error)
-    outcome = ours(case, OLD)
+    outcome = ours(case, rules)
     assume(not isinstance(outcome, Failure) or outcome.kind not in TOO_LONG)
     if isinstance(outcome, allocator.Allocated):
         assert error == ""
         assert devices_of(theirs["allocations"]) == devices_of(outcome.allocations)
     else:
         assert "allocations" not in theirs, outcome
-        assert (theirs.get("kind", ""), outcome.kind) in (("", FailureKind.NO_SOLUTION), ("pod", FailureKind.POD_ERROR))
+        assert (theirs.get("kind", ""), outcome.kind) in OLD_ERRORS
     if not error:
         assert theirs.get("steps", 0) == outcome.steps
