@@ -95,8 +95,9 @@ DIFFERENCES: Final = (
         "sorted_slices",
         versions.FIRST_NEW_ALLOCATOR,
         True,
-        "the slices of a pool, and the pools of a driver on a node, are tried in an order that changes, so the devices "
-        "are not predictable where there are several",
+        "the slices of a pool, and the pools of a driver on a node, are tried in an order that changes: where there "
+        "are several, the devices are not predictable, nor is whether "
+        "a selector that fails on one of them fails the pod",
         "slices and pools are tried in the order of their names",
     ),
 )

@@ -204,7 +204,7 @@ def _unpredictable(outcomes: Sequence[PodOutcome], world: World) -> list[str]:
         return []
     return [
         f"pods on {words.listed(nodes)} may get other devices than those shown: schedulers before 1.36 try the slices "
-        "of a node in an order that changes"
+        "of a node in an order that changes; a pod whose selector fails on some of the devices may also wait"
     ]
 
 
