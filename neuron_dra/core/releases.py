@@ -135,7 +135,7 @@ KNOWN_BAD: Final = (
         _OLDEST,
         ((1, 34, 4), (1, 35, 1)),
         "many pods that are scheduled at once can get the same device",
-        "rejects the second claim of a device",
+        "rejects the second claim of a device; `doctor` and `why` name such claims",
     ),
     KnownBad(
         138882,
@@ -172,7 +172,7 @@ KNOWN_BAD: Final = (
         (1, 37, 0),
         ((1, 37, 1),),
         "a DeviceTaintRule without deviceSelector taints every device",
-        "`doctor` names such rules",
+        "`doctor` names such rules, `why` of a waiting pod too",
     ),
     KnownBad(
         LIMITS_NOT_EVICTED,

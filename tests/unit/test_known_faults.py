@@ -171,6 +171,35 @@ def test_why_names_the_fault_that_concerns_the_pod() -> None:
     assert [len(notes[name]) for name in ("one", "two", "alone")] == [1, 1, 0]
 
 
+def noted(items: list[Obj], version: str, issue: int) -> list[str]:
+    """Return the pods of which `why` names a fault."""
+    known = world(items, version)
+    named = []
+    for pod in known.snapshot.all("Pod"):
+        if any(f"#{issue}" in note for note in why_pod.report(known, pod).notes):
+            named.append(pod["metadata"]["name"])
+    return named
+
+
+def test_why_names_a_rule_that_taints_every_device() -> None:
+    items = [*empty_rule(bed("v1.37.0")), small.template("one"), small.pod("waits", "one")]
+    assert noted(items, "v1.37.0", releases.RULE_FOR_ALL) == ["waits"]
+    assert noted(items, "v1.37.1", releases.RULE_FOR_ALL) == []
+
+
+def test_why_names_the_fault_that_allocates_a_device_twice() -> None:
+    first, second, own = claim("first", 3), claim("second", 3), claim("own", 4)
+    items = [*bed("v1.34.3"), first, second, own]
+    items += [running("one", first), running("two", second), running("alone", own)]
+    for item in items:
+        if item["kind"] == "ResourceClaim":
+            name = {"first": "one", "second": "two", "own": "alone"}[item["metadata"]["name"]]
+            item["status"]["reservedFor"] = [{"resource": "pods", "name": name, "uid": f"uid-{name}"}]
+        if item["kind"] == "Pod":
+            item["status"] = {"phase": "Pending"}
+    assert noted(items, "v1.34.3", releases.ALLOCATES_TWICE) == ["one", "two"]
+
+
 MANIFEST = """\
 apiVersion: resource.k8s.io/v1
 kind: ResourceClaim

@@ -12,7 +12,7 @@ from neuron_dra.ask.read.claim_views import ClaimView
 from neuron_dra.ask.read.node_views import DeviceFields, SliceView, TaintRuleView
 from neuron_dra.ask.read.pod_views import PodView
 from neuron_dra.ask.render import words
-from neuron_dra.ask.world import demand
+from neuron_dra.ask.world import demand, users
 from neuron_dra.ask.world.selection import PublishedDevices
 from neuron_dra.ask.world.world import World, tainted
 from neuron_dra.core import names, releases
@@ -112,14 +112,14 @@ def kubelets(world: World) -> dict[str, str]:
 
 
 def _pods_that_share(world: World, nodes: Set[str]) -> _Concerned:
-    users: dict[tuple[str, str], list[str]] = defaultdict(list)
+    sharing_by_claim: dict[tuple[str, str], list[str]] = defaultdict(list)
     for pod in _living(world, nodes):
         seen = PodView.of(pod)
         for claim in world.claims_of(pod):
             if claim.claim is not None and demand.is_ours(world.snapshot, claim.seen):
-                users[seen.metadata.namespace, claim.seen.metadata.name].append(seen.metadata.name)
+                sharing_by_claim[seen.metadata.namespace, claim.seen.metadata.name].append(seen.metadata.name)
     pods = []
-    for (namespace, _), sharing in users.items():
+    for (namespace, _), sharing in sharing_by_claim.items():
         if len(sharing) > 1:
             pods += [(namespace, name) for name in sharing]
     return _Concerned.of_pods(pods)
@@ -148,19 +148,17 @@ def _claims_of_one_device(world: World, nodes: Set[str]) -> _Concerned:
     for claims in holders.values():
         if len(claims) > 1:
             twice.update(claims)
+    pods: set[tuple[str, str]] = set()
+    for claim in world.snapshot.all("ResourceClaim") if twice else ():
+        meta = ClaimView.of(claim).metadata
+        if f"claim {meta.namespace}/{meta.name}" in twice:
+            pods.update((meta.namespace, name) for name in users.pods(world.snapshot, claim))
     # Nothing in a cluster shows that it will not happen.
-    return _Concerned(sorted(twice) or ["no device has two claims now"] if nodes else [], set())
+    return _Concerned(sorted(twice) or ["no device has two claims now"] if nodes else [], pods)
 
 
 def _pods_for_all_beside_a_broken_pool(world: World, nodes: Set[str]) -> _Concerned:
-    waiting = []
-    for pod in world.snapshot.all("Pod"):
-        seen = PodView.of(pod)
-        if seen.spec.node_name or seen.has_ended:
-            continue
-        for claim in world.claims_of(pod):
-            if not claim.seen.is_allocated and demand.is_ours(world.snapshot, claim.seen) and _wants_all(claim.seen):
-                waiting.append((seen.metadata.namespace, seen.metadata.name))
+    waiting = [key for key, claim in _waiting(world) if _wants_all(claim)]
     unusable = PublishedDevices(world).unusable if waiting else {}
     if not unusable:
         return _Concerned([], set())
@@ -175,7 +173,18 @@ def _rules_without_a_selector(world: World, nodes: Set[str]) -> _Concerned:
         seen = TaintRuleView.of(rule)
         if seen.spec.device_selector is None:
             rules.append(f"DeviceTaintRule {seen.metadata.name}")
-    return _Concerned(sorted(rules), set())
+    return _Concerned(sorted(rules), {key for key, _ in _waiting(world)} if rules else set())
+
+
+def _waiting(world: World) -> Iterator[tuple[tuple[str, str], ClaimView]]:
+    """Yield namespace and name of each pod without a node that waits for Neuron devices, with a claim of it."""
+    for pod in world.snapshot.all("Pod"):
+        seen = PodView.of(pod)
+        if seen.spec.node_name or seen.has_ended:
+            continue
+        for claim in world.claims_of(pod):
+            if not claim.seen.is_allocated and demand.is_ours(world.snapshot, claim.seen):
+                yield (seen.metadata.namespace, seen.metadata.name), claim.seen
 
 
 def _pods_that_stay_on_tainted_devices(world: World, nodes: Set[str]) -> _Concerned:
