@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from neuron_dra.ask.world import absent, demand, imagined
+from neuron_dra.ask.world.world import World
 from neuron_dra.core.wire import Obj
 from tests.support import reported_clusters as reported
 from tests.support import small_clusters as small
@@ -102,3 +104,13 @@ def test_node_with_free_devices_comes_before_full_ones(tmp_path: Path, capsys: p
     found = why(tmp_path, capsys, sick_and_cordoned())
     text = "it may not run on node b that would serve it: it is cordoned; also tainted devices"
     assert (text in found.first, "default/old holds 16" in found.text) == (True, True), found.out
+
+
+def test_silent_node_is_taken_to_publish_the_sets_that_a_pod_requests() -> None:
+    pod = small.pod("sized")
+    pod["spec"]["containers"][0]["resources"]["limits"] = {f"{demand.IMPLICIT}connected-4.neuron.aws.com": 1}
+    classes = [item for item in imagined.fleet("1 x node", "test", ["connected-4"]) if item["kind"] == "DeviceClass"]
+    world = World(small.cluster([small.node("b", "inf2.48xlarge"), *classes, pod]))
+    found = absent.finding(world, pod, absent.without_devices(world, pod))
+    assert found is not None
+    assert found.text == "node b (inf2.48xlarge) publishes no devices; with them the pod would fit there"

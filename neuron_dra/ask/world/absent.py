@@ -88,7 +88,7 @@ def _silent(world: World, pod: Wire) -> Iterator[AbsentDevices]:
     from neuron_dra.ask.world import imagined
 
     asked = [pod, *(each.template for each in world.claims_of(pod) if each.template is not None)]
-    sizes = imagined.requested_sets(Snapshot({key_of(item): item for item in asked}))
+    sizes = imagined.requested_sets(Snapshot({}).changed(asked))
     for name, kind in silent:
         spec = catalogue.lookup(kind)
         if spec is not None:
