@@ -122,14 +122,17 @@ def _reduce(claim: Obj) -> None:
 
 
 def _disturb(rng: random.Random, slices: Sequence[Obj]) -> None:
-    """Make some pools of a node incomplete or invalid, as while a driver updates them."""
-    for item in slices:
-        chance = rng.random()
-        devices = item["spec"].get("devices") or []
-        if chance < 0.08:
+    """Make the pool of some nodes incomplete or invalid, as while a driver updates it.
+
+    Its slices agree on their number: if they do not, the first one counts, in an order that changes.
+    """
+    chance = rng.random()
+    devices = slices[0]["spec"].get("devices") or []
+    if chance < 0.1:
+        for item in slices:
             item["spec"]["pool"]["resourceSliceCount"] += 1
-        elif chance < 0.12 and len(devices) > 1:
-            devices[1] = {**devices[1], "name": devices[0]["name"]}
+    elif chance < 0.15 and len(devices) > 1:
+        devices[1] = {**devices[1], "name": devices[0]["name"]}
 
 
 def _constrain(rng: random.Random, claim: Obj) -> None:

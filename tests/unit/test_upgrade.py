@@ -141,6 +141,32 @@ def test_search_that_an_old_scheduler_gives_up_is_unknown_before() -> None:
     assert (pod.fits_now, pod.fits_then) == (None, False)
 
 
+def test_pods_that_request_sets_are_unknown_until_nodes_publish_them() -> None:
+    limit = limited("sized")
+    limit["spec"]["containers"][0]["resources"]["limits"] = {
+        LIMIT.replace(names.DRIVER, "connected-4.neuron.aws.com"): 1
+    }
+    answer = answered(cluster(limit), "v1.35.4", "1.36")
+    [pod] = answer.pods
+    assert (pod.fits_now, pod.fits_then) == (False, None)
+    assert pod.why == "it requests connected-4, which nodes publish only with scheduler.enabled"
+    assert any("default/sized" in text for text in texts(answer, "pods", CheckState.UNKNOWN))
+
+
+def test_pods_whose_templates_were_not_read_are_unknown() -> None:
+    items = cluster(small.pod("train", "hidden"))
+    known = dataclasses.replace(small.cluster(items), left_out={"ResourceClaimTemplate": "forbidden"})
+    [pod] = upgrade.answer(Seen(known, version="v1.35.4"), upgrades.target("1.36")).pods
+    assert (pod.fits_then, "the snapshot has no ResourceClaimTemplate" in pod.why) == (None, True)
+
+
+@pytest.mark.parametrize("kind", ["Pod", "Node", "ResourceSlice"])
+def test_waiting_pods_are_unknown_without_the_kinds_that_decide(kind: str) -> None:
+    known = dataclasses.replace(small.cluster(cluster(limited("plain"))), left_out={kind: "forbidden"})
+    answer = upgrade.answer(Seen(known, version="v1.35.4"), upgrades.target("1.36"))
+    assert texts(answer, "pods", CheckState.UNKNOWN) == [f"what becomes of waiting pods is unknown: {kind}s: forbidden"]
+
+
 def test_part_of_a_gang_that_runs_counts_for_the_rest() -> None:
     group = {
         "apiVersion": "scheduling.k8s.io/v1beta1",

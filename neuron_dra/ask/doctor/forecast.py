@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from neuron_dra.ask.read.claim_views import AllocationView, ResultView
+from neuron_dra.ask.read.node_views import SliceView
 from neuron_dra.ask.read.pod_views import PodPlace, PodView
 from neuron_dra.ask.read.snapshot import Snapshot
+from neuron_dra.ask.render import words
 from neuron_dra.ask.simulate.simulation import PodOutcome, Simulation
 from neuron_dra.ask.why import trials
-from neuron_dra.ask.world import demand, server
+from neuron_dra.ask.world import demand, imagined, server, unseen
 from neuron_dra.ask.world.world import World
 from neuron_dra.core import versions
 from neuron_dra.core.upgrades import UpgradeTarget
@@ -29,7 +31,7 @@ class PodForecast:
     - `fits_now`, `fits_then`: whether a node can run it, on the release that runs and on the one to upgrade to; None if
       the simulation does not decide it.
     - `node`, `devices`: where it fits then, and what it gets there; no devices if the scheduler's order is not known.
-    - `why`: why it does not fit then.
+    - `why`: why it does not fit then, or why that is unknown.
     """
 
     pod: str
@@ -92,7 +94,12 @@ class SimulatedUpgrade:
 
     def forecasts(self) -> list[PodForecast]:
         """Return what becomes of each pod."""
-        return [_forecast(now, then, self.world_then) for now, then in zip(self.now, self.then, strict=True)]
+        made = []
+        for now, then in zip(self.now, self.then, strict=True):
+            forecast = _forecast(now, then, self.world_then)
+            why = _unseen(self.world_then, then.pod) if forecast.fits_then is False else ""
+            made.append(dataclasses.replace(forecast, fits_then=None, why=why) if why else forecast)
+        return made
 
 
 def simulated(snapshot: Snapshot, target: UpgradeTarget) -> SimulatedUpgrade:
@@ -139,6 +146,20 @@ def _forecast(now: PodOutcome, then: PodOutcome, after: World) -> PodForecast:
     if then.finding is not None:
         return dataclasses.replace(made, why=then.finding.text)
     return dataclasses.replace(made, why=then.rejected)
+
+
+def _unseen(world: World, pod: Wire) -> str:
+    """Return why a pod that waits in the simulation may run all the same: what it needs is not in the snapshot."""
+    claims = world.claims_of(pod)
+    lacking = {"ResourceClaim", "ResourceClaimTemplate", "DeviceClass"} & unseen.kinds(world.snapshot).keys()
+    if lacking and any(claim.claim is None for claim in claims):
+        return f"not all of its objects are known: the snapshot has no {words.listed(sorted(lacking))}"
+    objects = [pod, *(claim.template or claim.claim for claim in claims if claim.claim is not None)]
+    sizes = imagined.requested_sets(Snapshot({}).changed([each for each in objects if each is not None]))
+    published = any(SliceView.of(item).spec.has_counters for item in world.snapshot.all("ResourceSlice"))
+    if sizes and not published and world.rules.partitions:
+        return f"it requests {words.listed(sorted(sizes))}, which nodes publish only with scheduler.enabled"
+    return ""
 
 
 def _fits(outcome: PodOutcome) -> bool | None:

@@ -154,7 +154,11 @@ def _of_pods(seen: Seen, pods: Sequence[PodForecast]) -> Iterator[Line]:
     placed = [each for each in pods if each.fits_now is False and each.fits_then]
     if placed:
         yield ok(PODS, f"{_waiting(placed)} can run after it and not now: {_gets(placed)}", "UpgradePlacesPods")
-    dark = [each for each in pods if each.fits_now is None or each.fits_then is None]
+    without = [each for each in pods if each.fits_then is None and each.why and each.fits_now is not None]
+    if without:
+        text = f"{_waiting(without)}: whether a node can run it after the upgrade is unknown: {_whys(without)}"
+        yield unknown(PODS, text, f"{program.NAME} simulate FILE --fleet FLEET --kubernetes VERSION")
+    dark = [each for each in pods if (each.fits_now is None or each.fits_then is None) and each not in without]
     if dark:
         named = words.listed((f"{each.pod} ({_AFTER[each.fits_then]} after the upgrade)" for each in dark), _SHOWN)
         text = f"{_waiting(dark)}: on one of the releases the scheduler may give up its long search: {named}"
@@ -370,9 +374,13 @@ def _steps(world: World, before: Minor | None, target: UpgradeTarget) -> Iterato
             kubelets.update(dict.fromkeys(behind, reached))
         own = target.text if minor == target.minor else versions.text(minor)
         steps.append(f"control plane {own}: kube-apiserver, then kube-controller-manager and kube-scheduler")
+    # In-place upgrades of a kubelet to another minor version are not supported with pods (version skew policy).
+    if before == target.minor:
+        how = f"kubelet {target.text}"
+    else:
+        how = f"kubectl drain, kubelet {target.text}, kubectl uncordon"
     steps.append(
-        f"nodes, one after the other: kubectl drain, kubelet {target.text}, kubectl uncordon; the slices of a node are "
-        "gone until its driver pod has published again"
+        f"nodes, one after the other: {how}; the slices of a node are gone until its driver pod has published again"
     )
     steps.append(f"kubectl {target.text}, then {program.NAME} doctor")
     for number, text in enumerate(steps, start=1):
