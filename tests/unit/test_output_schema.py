@@ -57,6 +57,7 @@ QUESTIONS = {
     "why workloads": ("why", "workloads", "-A"),
     "uninstall": ("uninstall-check",),
     "doctor": ("doctor",),
+    "upgrade": ("doctor", "--kubernetes", "1.35", "--upgrade-to", "1.37"),
 }
 
 
