@@ -62,11 +62,11 @@ def allocate(
     except AllocationError as err:
         # Of a request for All beside an unusable pool. Later schedulers fail the pod as well, and before 1.38 that is a
         # known fault (kubernetes#141898), which `why` and `doctor` name.
-        fatal = rules.permutations and err.kind is FailureKind.NODE_ERROR
+        fatal = (rules.permutations or rules.loose_pools) and err.kind is FailureKind.NODE_ERROR
         return Failure(FailureKind.POD_ERROR if fatal else err.kind, (str(err),))
     if found is None:
         invalid = [pool for pool in pools if pool.invalid]
-        if invalid and not rules.loose_pools:
+        if invalid and not (rules.loose_pools and rules.permutations):  # that search fails when it gets to such a pool
             texts = [f"resource pool {pool.driver}/{pool.name} is invalid: {pool.invalid}" for pool in invalid]
             return Failure(FailureKind.NODE_ERROR, tuple(texts))
         return Failure(FailureKind.NO_SOLUTION, reasons.explain(needs, pools, in_use, matcher), steps)
