@@ -152,7 +152,7 @@ class Story(Steps):
 
     async def _refusals(self) -> None:
         view = self._view
-        view.heading("What does not fit waits; what is invalid is rejected; the pod's events give the reason")
+        view.heading("A pod that does not fit waits, and the driver rejects an invalid claim")
         await self.leave("lnc-1", "neuron-driver-version")
         self.apply(examples.with_count(examples.load("xl-trn2.yaml"), 17, "seventeen"))
         message = await self.waiting("seventeen")

@@ -52,6 +52,27 @@ def test_compatibility_page_has_the_table_of_known_bad_releases() -> None:
     assert docs.table(header, releases.table()) in (ROOT / "docs/compatibility.md").read_text()
 
 
+def cells(page: str, row: str) -> list[str]:
+    """Return the cells of the first row that begins with this cell."""
+    lines = (ROOT / "docs" / page).read_text().splitlines()
+    line = next(line for line in lines if line.startswith(f"| {row} |"))
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+@pytest.mark.parametrize(
+    ("planned", "measured"),
+    [
+        ("controller's memory, idle", "resident memory, idle (64 MiB with no nodes)"),
+        ("CPU of the controller, nothing changes", "CPU, nothing changes"),
+        ("the controller's start", "start: until all UltraServers are written"),
+        ("to reserve 8 nodes, p50", "8 nodes: to Allocated, p50"),
+    ],
+)
+def test_planning_page_has_the_report_s_figures(planned: str, measured: str) -> None:
+    report = [re.findall(r"[\d.]+", cell)[0] for cell in cells("reports/scale.md", measured)[1:3]]
+    assert [re.findall(r"[\d.]+", cell)[0] for cell in cells("planning.md", planned)[2:4]] == report
+
+
 def test_connected_sets_are_off_by_default() -> None:
     assert "This is off by default (`scheduler.enabled`)" in README
     assert fast_yaml.load((CHART / "values.yaml").read_text())["scheduler"]["enabled"] is False
