@@ -78,7 +78,7 @@ def publish(shell: Shell) -> None:
 def section(title: str) -> str:
     """Return a section of the README, up to the next heading."""
     text = (REPOSITORY / "README.md").read_text()
-    found = re.search(rf"^## {re.escape(title)}$(.*?)^##", text, re.MULTILINE | re.DOTALL)
+    found = re.search(rf"^##+ {re.escape(title)}$(.*?)^##", text, re.MULTILINE | re.DOTALL)
     assert found, title
     return found[1]
 

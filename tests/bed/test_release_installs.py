@@ -39,7 +39,7 @@ def shell(other_bed: TestBed, tmp_path: Path) -> Iterator[Shell]:
 def test_commands_of_the_readme_lead_to_a_pod(shell: Shell) -> None:
     """From an empty cluster to the first pod in ten commands or fewer, then an upgrade beside that pod, and the end."""
     publish(shell)
-    steps = commands(section("Install")) + commands(section("Run a pod"))
+    steps = commands(section("Install from a registry")) + commands(section("Run a pod"))
     assert len(steps) <= MOST_COMMANDS
     output = [shell.run(step) for step in steps]
     assert output[-1].split() == [f"/dev/neuron{number}" for number in range(4)]

@@ -116,7 +116,7 @@ def test_a_release_runs_jobs_until_it_is_uninstalled(shell: Shell, namespace: Na
     """On Kubernetes 1.34 with one kind of job."""
     bed, place = shell.bed, namespace
     publish(shell)
-    for step in commands(section("Install")):
+    for step in commands(section("Install from a registry")):
         shell.run(step)
     eventually("both UltraServers are known", lambda: len(bed.get("nus", "--namespace", NAMESPACE)["items"]) == 2, 120)
     assert images(bed) == {f"{IMAGE}:{VERSIONS[0]}"}

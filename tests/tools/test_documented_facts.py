@@ -10,17 +10,20 @@ from typing import Any
 import pytest
 import yaml
 
+from controller.settings import ControllerSettings
 from hack.bed.build import KUBERNETES
 from hack.generate import docs
 from hack.reports import night
 from hack.reports.night_suites import PARTS
 from neuron_dra import cli
 from neuron_dra.core import releases, versions
+from neuron_dra.settings import PluginSettings
 from neuron_dra.simulate import semantics
 from tests.support import fast_yaml, small_clusters
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
+CHOOSE = " ".join((ROOT / "docs/choose.md").read_text().split())
 CHART = ROOT / "deploy/helm/neuron-dra"
 SIZES: list[dict[str, Any]] = json.loads((CHART / "files/sizes.json").read_text())
 
@@ -35,8 +38,10 @@ def numbers(text: str) -> list[int]:
     return [int(number) for number in re.findall(r"\d+", text)]
 
 
-def test_readme_names_the_numbers_of_connected_devices() -> None:
-    found = re.search(r"scheduler: ([\d, or]+) devices\s+on Trn1, Trn2 and Trn3; any number on Inf1 and Inf2\.", README)
+def test_a_page_names_the_numbers_of_connected_devices() -> None:
+    found = re.search(
+        r"a node serves ([\d, or]+) devices on Trn1, Trn2 and Trn3, and any number on Inf1 and Inf2\.", CHOOSE
+    )
     assert found is not None
     of_torus = numbers(found[1])
     largest = ["trn1.32xlarge", "trn2.48xlarge", "trn2u.48xlarge", "trn3.48xlarge"]
@@ -74,12 +79,12 @@ def test_planning_page_has_the_report_s_figures(planned: str, measured: str) -> 
 
 
 def test_connected_sets_are_off_by_default() -> None:
-    assert "This is off by default (`scheduler.enabled`)" in README
+    assert "`scheduler.enabled` in the chart, which is off by default" in CHOOSE
     assert fast_yaml.load((CHART / "values.yaml").read_text())["scheduler"]["enabled"] is False
 
 
-def test_readme_names_the_flag_that_slices_needs(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "`neuron-dra slices --node-name NAME`" in README
+def test_a_page_names_the_flag_that_slices_needs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "`neuron-dra slices --node-name NAME`" in (ROOT / "docs/command-line.md").read_text()
     with pytest.raises(SystemExit):
         cli.main(["slices"])
     assert "--node-name" in capsys.readouterr().err
@@ -128,3 +133,41 @@ def test_differences_between_schedulers_are_on_the_page() -> None:
     page = (ROOT / "docs/how-commands-look.md").read_text()
     for each in semantics.DIFFERENCES:
         assert f"| {versions.text(each.since)} | {each.before} | {each.after} |\n" in page
+
+
+def test_times_of_the_page_about_failures_are_the_defaults() -> None:
+    page = " ".join((ROOT / "docs/node-failure.md").read_text().split())
+    controller, plugin = ControllerSettings(), PluginSettings()
+    assert f"`--node-failure-grace`, {controller.node_failure_grace.seconds // 60} minutes" in page
+    assert f"`--fault-grace`, {controller.fault_grace.seconds // 60} minutes" in page
+    assert f"`--tag-timeout`, {controller.tag_timeout.seconds} s" in page
+    assert f"`--unhealthy-device-hold-seconds`, {plugin.unhealthy_device_hold_seconds}" in page
+    assert (controller.outage_nodes, controller.restart_limit) == (3, 3)
+    assert f"at least three nodes and more than {controller.outage_percent} %" in page
+    assert "at most three times in a row" in page
+
+
+def test_the_monitoring_page_names_metrics_and_alerts_that_exist() -> None:
+    page = (ROOT / "docs/monitoring.md").read_text()
+    metrics, runbooks = (ROOT / "docs/metrics.md").read_text(), (ROOT / "docs/runbooks.md").read_text()
+    named = set(re.findall(r"`(neuron_(?:dra|ultraserver)_\w+)`", page))
+    assert len(named) > 5
+    assert {name for name in named if f"| `{name}` |" not in metrics} == set()
+    alerts = set(re.findall(r"`(Neuron\w+)`", page))
+    assert len(alerts) > 5
+    assert {name for name in alerts if f"### {name}\n" not in runbooks} == set()
+
+
+def test_the_monitoring_page_has_the_severities_of_its_alerts() -> None:
+    severities: dict[str, str] = {}
+    for path in (CHART / "files/alerts").glob("*.yaml"):
+        for group in fast_yaml.load(path.read_text())["groups"]:
+            severities |= {rule["alert"]: rule["labels"]["severity"] for rule in group["rules"]}
+    rows = re.findall(r"^\| `(Neuron\w+)` \| (\w+) \|", (ROOT / "docs/monitoring.md").read_text(), re.MULTILINE)
+    assert len(rows) == 5
+    assert dict(rows).items() <= severities.items()
+
+
+def test_readme_has_the_report_s_time_of_a_reservation() -> None:
+    [*_, largest, _target] = cells("reports/scale.md", "8 nodes: to Allocated, p99 (largest of 20)")
+    assert f"the slowest of 20 reservations of 8 nodes took {largest}" in README
