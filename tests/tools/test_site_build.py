@@ -50,7 +50,7 @@ def test_the_site_of_a_release_has_the_same_bytes_wherever_it_is_built(site: Pat
     assert one == another
     with tarfile.open(fileobj=io.BytesIO(one)) as packed:
         names = {each.name.removeprefix("docs/") for each in packed if each.isfile()}
-    assert {"index.html", "eks.html", "search/search_index.js"} <= names
+    assert {"index.html", "install.html", "search/search_index.js"} <= names
     assert {name for name in names if name.endswith(".html")} == {
         str(path.relative_to(site)) for path in site.rglob("*.html")
     }
