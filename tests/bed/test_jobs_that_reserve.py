@@ -1,6 +1,6 @@
 """35 on real kubelets, with CoreDNS: a job reserves its own UltraServers by an annotation, ends, and frees them.
 
-The recipes are those of docs/jobs.md: label of the namespace, finite limit, and policies are in force.
+The recipes are those of docs/ultraservers.md: label of the namespace, finite limit, and policies are in force.
 """
 
 from __future__ import annotations

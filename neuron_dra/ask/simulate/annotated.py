@@ -1,4 +1,4 @@
-"""The reservations that the controller makes for annotated jobs of manifests (docs/jobs.md). Pure."""
+"""The reservations that the controller makes for annotated jobs of manifests (docs/ultraservers.md). Pure."""
 
 from __future__ import annotations
 
