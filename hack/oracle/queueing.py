@@ -1,7 +1,7 @@
-"""Try what docs/kueue.md says: `make night ONLY=kueue`.
+"""Try what docs/queues.md says: `make night ONLY=kueue`.
 
 etcd, API server, scheduler, controller manager and Kueue are real; the node and its slices are objects, and no kubelet
-runs. Kueue gets the configuration and the queues of docs/kueue.md. It needs root, and Go for the first build.
+runs. Kueue gets the configuration and the queues of docs/queues.md. It needs root, and Go for the first build.
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ from hack.oracle.quotas import PAUSE_S, WAIT_S, Place, claim, of_class, tried
 from hack.oracle.study import Options
 from neuron_dra.core.wire import Obj
 
-PAGE: Final = bench_api.REPOSITORY / "docs" / "kueue.md"
+PAGE: Final = bench_api.REPOSITORY / "docs" / "queues.md"
 QUEUE: Final = {"kueue.x-k8s.io/queue-name": "neuron"}
 SETS_OF_FOUR: Final = "neuron.aws.com/connected-4"
 
 
 def of_the_page(*kinds: str) -> list[Obj]:
-    """Return the objects of these kinds in docs/kueue.md."""
-    blocks = re.findall(r"^```yaml\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    """Return the objects of these kinds in docs/queues.md; those for UltraServers have tests of their own."""
+    about_pods, _, _ = PAGE.read_text().partition("\n## Kueue for UltraServers\n")
+    blocks = re.findall(r"^```yaml\n(.*?)^```", about_pods, re.MULTILINE | re.DOTALL)
     found = [item for block in blocks for item in yaml.safe_load_all(block)]
     return [item for item in found if item["kind"] in kinds]
 

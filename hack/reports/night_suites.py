@@ -403,7 +403,7 @@ PARTS = {
         _tests("tests/oracle/test_allocator_oracle.py", NEURON_DRA_ORACLE_CASES="100000"),
     ),
     "kueue": Part(
-        "Kueue with connected sets (docs/kueue.md), API server and scheduler of Kubernetes 1.37",
+        "Kueue with connected sets (docs/queues.md), API server and scheduler of Kubernetes 1.37",
         _command("-m", "hack.oracle", "kueue"),
     ),
     "placements": Part(

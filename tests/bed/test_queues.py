@@ -1,6 +1,6 @@
 """35 with the real Kueue: reservations get quota, lose it, and give it back.
 
-docs/kueue-ultraservers.md has the protocol. Each test has its own queues, which share one cohort.
+docs/kueue-protocol.md has the protocol. Each test has its own queues, which share one cohort.
 """
 
 from __future__ import annotations

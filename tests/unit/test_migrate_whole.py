@@ -242,7 +242,7 @@ def test_resources_outside_of_pods_are_rewritten(document: dict[str, Any], expec
     [
         (
             {"apiVersion": "v1", "kind": "ClusterQueue", "spec": {"resourceGroups": [{"coveredResources": [OLD]}]}},
-            f"ClusterQueue: {OLD} counts nothing after this; see docs/kueue.md",
+            f"ClusterQueue: {OLD} counts nothing after this; see docs/queues.md",
         ),
         (
             {"apiVersion": "v1", "kind": "NodePool", "spec": {"limits": {OLD: 100}}},

@@ -16,8 +16,8 @@ _APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
 COUNTING: Final = {
     "ResourceQuota": "docs/connected-sets.md",
     "LimitRange": "docs/connected-sets.md",
-    "ClusterQueue": "docs/kueue.md",
-    "Cohort": "docs/kueue.md",
+    "ClusterQueue": "docs/queues.md",
+    "Cohort": "docs/queues.md",
     "NodePool": "docs/autoscaling.md",
     "Provisioner": "docs/autoscaling.md",
 }
