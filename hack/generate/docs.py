@@ -17,7 +17,7 @@ from hack.generate import output_schema, topology_pictures
 from neuron_dra.ask.doctor import timing as doctor_timing
 from neuron_dra.ask.read import timing as inspect_timing
 from neuron_dra.ask.ui import timing as ui_timing
-from neuron_dra.core import catalogue, devices, groups, limits, metadata, names, vocabulary
+from neuron_dra.core import advice, catalogue, devices, groups, health, limits, metadata, names, vocabulary
 from neuron_dra.core.catalogue import GIB
 from neuron_dra.core.timing import rows as timing_rows
 from neuron_dra.demo import timing as demo_timing
@@ -316,15 +316,18 @@ a number of devices or cores that no node serves.
 def conditions() -> str:
     """Return docs/conditions.md."""
     types = [(f"`{each.name}`", each.of, each.text) for each in vocabulary.CONDITIONS]
-    reasons = {
-        kind: [(f"`{each.name}`", each.condition, each.text) for each in vocabulary.REASONS if each.of == kind]
-        for kind in (vocabulary.WORKLOAD, vocabulary.ULTRASERVER)
-    }
-    events = [(f"`{each.name}`", each.of, each.text) for each in vocabulary.EVENTS]
-    unhealthy = [(f"`{name}`", text) for name, text in vocabulary.UNHEALTHY.items()]
+    reasons = {}
+    for kind in (vocabulary.WORKLOAD, vocabulary.ULTRASERVER, vocabulary.QUALIFICATION):
+        words = [word for word in vocabulary.REASONS if word.of == kind]
+        reasons[kind] = [(f"`{word.name}`", word.condition, word.text, advice.TO_DO[word.name]) for word in words]
+    events = [(f"`{word.name}`", word.of, word.text, advice.TO_DO[word.name]) for word in vocabulary.EVENTS]
+    unhealthy = []
+    for name, text in vocabulary.UNHEALTHY.items():
+        _, _, repair = health.ADVICE.get(name, "").partition("; ")
+        unhealthy.append((f"`{name}`", text, repair or "read the Event on the Node; if it lasts, replace the instance"))
     return f"""{MADE}# Conditions, reasons and Events
 
-`neuron-dra explain NAME` prints the same.
+`neuron-dra explain NAME` prints the same. [Runbooks](runbooks.md) list more steps for each alert.
 
 ## Conditions
 
@@ -333,18 +336,21 @@ def conditions() -> str:
 
 They are reasons of its Events, too.
 
-{table(["reason", "condition", "meaning"], reasons[vocabulary.WORKLOAD])}
+{table(["reason", "condition", "meaning", "what to do"], reasons[vocabulary.WORKLOAD])}
 ## Reasons of a NeuronUltraServer
 
-{table(["reason", "condition", "meaning"], reasons[vocabulary.ULTRASERVER])}
+{table(["reason", "condition", "meaning", "what to do"], reasons[vocabulary.ULTRASERVER])}
+## Reasons of a NeuronUltraServerQualification
+
+{table(["reason", "condition", "meaning", "what to do"], reasons[vocabulary.QUALIFICATION])}
 ## Other Events
 
-{table(["reason", "on", "meaning"], events)}
+{table(["reason", "on", "meaning", "what to do"], events)}
 ## Unhealthy devices
 
 The values of the attribute `unhealthy` and of the [taint](health.md):
 
-{table(["value", "meaning"], unhealthy)}"""
+{table(["value", "meaning", "what to do"], unhealthy)}"""
 
 
 PAGES = {

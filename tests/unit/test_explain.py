@@ -16,7 +16,7 @@ from neuron_dra import cli
 from neuron_dra.ask.explain import meanings as explain
 from neuron_dra.ask.why import jobs
 from neuron_dra.ask.world import tested
-from neuron_dra.core import busy, causes, health, shown_states, signals, vocabulary
+from neuron_dra.core import advice, busy, causes, health, shown_states, signals, vocabulary
 from neuron_dra.core.ultraserver import Phase
 from neuron_dra.core.vocabulary import CONDITIONS, EVENTS, REASONS, UNHEALTHY
 
@@ -180,6 +180,12 @@ def test_vocabulary_is_one_sentence_for_each_word() -> None:
     for each in (*vocabulary.CONDITIONS, *REASONS, *EVENTS):
         assert each.text
         assert not each.text.endswith(".")
+
+
+def test_every_reason_says_what_to_do() -> None:
+    """With no advice for a reason that does not exist."""
+    assert {each.name for each in (*REASONS, *EVENTS)} == advice.TO_DO.keys()
+    assert {text for text in advice.TO_DO.values() if not text or text.endswith(".")} == set()
 
 
 ASK = ROOT / "neuron_dra/ask"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from neuron_dra.api import config
-from neuron_dra.core import causes, devices, health, names, shown_states, vocabulary
+from neuron_dra.core import advice, causes, devices, health, names, shown_states, vocabulary
 from neuron_dra.core.devices import Described
 
 ATTRIBUTES: Final = "attributes"
@@ -103,12 +103,13 @@ def _conditions() -> Iterator[Meaning]:
 def _reasons() -> Iterator[Meaning]:
     for each in vocabulary.REASONS:
         which = "conditions" if "," in each.condition else "condition"
-        yield Meaning(REASONS, each.name, f"reason of the {which} {each.condition} of a {each.of}", each.text)
+        where = f"reason of the {which} {each.condition} of a {each.of}"
+        yield Meaning(REASONS, each.name, where, each.text, (("to do", advice.TO_DO[each.name]),))
 
 
 def _events() -> Iterator[Meaning]:
     for each in vocabulary.EVENTS:
-        yield Meaning(EVENTS, each.name, f"Event on a {each.of}", each.text)
+        yield Meaning(EVENTS, each.name, f"Event on a {each.of}", each.text, (("to do", advice.TO_DO[each.name]),))
 
 
 def _unhealthy() -> Iterator[Meaning]:
