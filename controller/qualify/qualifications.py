@@ -6,13 +6,11 @@ import datetime
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Final
 
-from controller.apply.attempts import Attempts, WriteOutcome
 from controller.apply.beside import WatchedTerm
+from controller.apply.decided_writes import Attempt, DecidedWrites, Rejection, WriteOutcome, WriteRow
 from controller.apply.errors import Errors
-from controller.apply.outbox import Answer, RequestWish
 from controller.apply.requests import Applier
 from controller.apply.write_backoff import Tries
 from controller.decisions.actions import WaitingWorkloads
@@ -56,7 +54,6 @@ log = logging.getLogger(__name__)
 
 AT_ONCE: Final = 64
 """The limit of writes that one look decides."""
-DECIDER: Final = "tests"
 TESTS_AT_ONCE: Final = 20
 RESULTS_AT_ONCE: Final = 120
 """The limits of a minute, with QualifyTiming."""
@@ -100,7 +97,6 @@ class Qualifications:
         on_change: Callable[[], None],
     ) -> None:
         """`waiting` returns who waits by the last plan. `on_change` is called after each request."""
-        self._on_change = on_change
         self._client = client
         self._caches = caches
         self._applier = applier
@@ -111,7 +107,10 @@ class Qualifications:
         self._timing = timing
         self._waiting = waiting
         self._watched = WatchedTerm(applier.fence)
-        self._attempts = Attempts(applier.fence, timing.first_s, timing.longest_write_s)
+        self._decided: dict[str, Write] = {}  # by `_key`
+        retry_s = timing.first_s, timing.longest_write_s
+        self._writes = DecidedWrites("tests", self, self._decided, applier.sender, events, retry_s, on_change)
+        self._may_place = self._may_store = 0  # how many more writes, and how many of them that store results
         self._begins = Pace(TESTS_AT_ONCE, timing.begin_s)
         self._stores = Pace(RESULTS_AT_ONCE, timing.result_s)
         self._surveyed: _Surveyed | None = None
@@ -124,7 +123,7 @@ class Qualifications:
 
     def end_waits(self) -> None:
         """Do at once what waits for a time."""
-        self._attempts.end_waits()
+        self._writes.end_waits()
         self._surveyed = None
         self._waits = {}
         self._said = {}
@@ -151,7 +150,7 @@ class Qualifications:
             self._metrics.qualified(())
             kept = await self._kept_results(index, {})
             rest = any(True for _ in forgotten(index, kept))
-            self._wish_all(self._forgotten(index, kept, now), now, term)
+            self._place(self._forgotten(index, kept, now), now, term)
             return now + datetime.timedelta(seconds=self._survey_s(index)) if rest else None
         self._watches.watch_pods()
         if not (self._watches.sees_pods or self._watches.pods_problem):
@@ -164,7 +163,7 @@ class Qualifications:
             written = {_key(each) for each in writes}
             kept = await self._kept_results(index, asked)
             writes += [each for each in self._forgotten(index, kept, now) if _key(each) not in written]
-        self._wish_all(writes, now, term)
+        self._place(writes, now, term)
         self._complete = {test.workload.uid for test in view.tests if self._is_complete(test)}
         return self._again(view, now)
 
@@ -199,7 +198,7 @@ class Qualifications:
         found: dict[str, StoreResults] = {}
         room = min(AT_ONCE, self._stores.room(now))
         for each in forgotten(index, kept):
-            if _key(each) not in found and self._attempts.due(_key(each), now) <= now:
+            if _key(each) not in found and self._writes.is_due(_key(each), now):
                 if not room:
                     break
                 room -= 1
@@ -271,76 +270,39 @@ class Qualifications:
         self._metrics.qualified([_figures(name, each) for name, each in surveys.items()])
         return self._surveyed
 
-    def _wish_all(self, writes: Sequence[Write], now: datetime.datetime, term: int) -> None:
-        """Put the writes that are due, decided in `term`, into the outbox, the ends of tests first."""
-        self._attempts.keep({_key(write) for write in writes})
-        if term != self._applier.fence.term:
-            return  # the next look decides in the new term
-        ranked = sorted(writes, key=lambda write: not isinstance(write, StopTest | DeletePod))
-        due_writes = self._paced([write for write in ranked if self._is_due(write, now)], now)
-        self._applier.sender.decide(DECIDER, [self._wish(write) for write in due_writes])
+    def _place(self, writes: Sequence[Write], now: datetime.datetime, term: int) -> None:
+        """Replace all decided writes by these; put those that are due into the outbox, the ends of tests first."""
+        self._writes.begin(term)
+        before = [*self._decided]
+        self._decided.clear()
+        for write in sorted(writes, key=lambda write: not isinstance(write, StopTest | DeletePod)):
+            self._decided[_key(write)] = write
+        self._may_place, self._may_store = AT_ONCE, self._stores.room(now)
+        self._writes.decided([*self._decided, *before])
+        self._writes.place(now)
 
-    def _wish(self, write: Write) -> RequestWish:
-        name, namespace, kind = _request(write)
-        # A job may wait for the nodes of a test that ends. No job waits for a test to begin, or for its results.
-        is_background = not isinstance(write, StopTest | DeletePod)
-        send = partial(self._make, write)
-        return RequestWish(name, _key(write), namespace, kind, send, is_background=is_background)
+    def row(self, key: str, write: Write) -> WriteRow | None:
+        """Return how a write is sent; None if it has to wait for a later look."""
+        if not self._may_place or not self._is_due(write):
+            return None
+        if isinstance(write, StoreResults) and write.test is None:
+            if not self._may_store:
+                return None
+            self._may_store -= 1
+        self._may_place -= 1
+        return _row(write)
 
-    def _paced(self, writes: Sequence[Write], now: datetime.datetime) -> list[Write]:
-        """Return the writes that may be made now, by the bounds of a minute; verdicts of tests wait for nothing."""
-        found: list[Write] = []
-        room = self._stores.room(now)
-        for each in writes:
-            if len(found) == AT_ONCE:
-                break
-            if isinstance(each, StoreResults) and each.test is None:
-                if not room:
-                    continue
-                room -= 1
-            found.append(each)
-        return found
+    def _is_due(self, write: Write) -> bool:
+        if not isinstance(write, WriteQualification) or write.soon:
+            return True
+        _, at = self._said.get(write.asked.uid, (None, survey.EPOCH))
+        return not at <= self._now < at + datetime.timedelta(seconds=self._timing.status_s)
 
-    def _is_due(self, write: Write, now: datetime.datetime) -> bool:
-        if isinstance(write, WriteQualification) and not write.soon:
-            _, at = self._said.get(write.asked.uid, (None, survey.EPOCH))
-            if at <= now < at + datetime.timedelta(seconds=self._timing.status_s):
-                return False
-        return self._attempts.due(_key(write), now) <= now
-
-    async def _make(self, write: Write, term: int) -> Answer:
-        """Make one write; what fails is decided again later. Raises EndedTerm."""
-        now = self._now
-        if isinstance(write, StartTest):
-            self._begins.spend(now)
-        elif isinstance(write, StoreResults) and write.test is None:
-            self._stores.spend(now)
-        attempt = await self._attempts.make(_key(write), lambda: self._send(write, term), now, term)
-        if attempt.outcome is WriteOutcome.WRITTEN:
-            if isinstance(write, StoreResults | WriteQualification):
-                self._attempts.done(_key(write))  # the answer is in the cache
-            self._written(write, now)
-        elif attempt.outcome in (WriteOutcome.REJECTED, WriteOutcome.FAILED):
-            log.warning("a write for a test failed", extra={"write": _key(write), "error": attempt.error})
-        if attempt.outcome is WriteOutcome.REJECTED and not isinstance(write, StartTest | StartPods):
-            text = f"{_described(write)} was rejected: {attempt.error}"
-            self._events.post(_subject(write), "Warning", "WriteRejected", text, now)
-        if isinstance(write, StartTest | StartPods):
-            self._note_refusal(write, attempt.outcome, attempt.error)
-        self._on_change()
-        return attempt.answer
-
-    def _note_refusal(self, write: StartTest | StartPods, outcome: WriteOutcome, error: str) -> None:
-        uid = write.test.target.uid if isinstance(write, StartPods) else _owner_uid(write.body)
-        if outcome is WriteOutcome.WRITTEN:
-            self._refusals.pop(uid, None)
-        elif outcome is not WriteOutcome.FAILED:
-            self._refusals[uid] = error[:256]
-
-    async def _send(self, write: Write, term: int) -> None:
+    async def send(self, key: str, write: Write, term: int) -> None:
         """Send the requests of a write. Raises ApiError, MALFORMED, EndedTerm."""
         match write:
             case StartTest(body=body):
+                self._begins.spend(self._now)
                 self._applier.schemas.refuse(NEURON_WORKLOADS)
                 self._caches.workloads.remember(await self._client.create(NEURON_WORKLOADS, NAMESPACE, dict(body)))
             case StartPods(pods=pods):
@@ -355,7 +317,9 @@ class Qualifications:
                 await self._client.delete(NEURON_WORKLOADS, NAMESPACE, workload.name, uid=workload.uid)
             case DeletePod(pod=pod):
                 await self._client.delete(PODS, NAMESPACE, pod.name, uid=pod.uid)
-            case StoreResults(ultraserver=name, version=version, results=found):
+            case StoreResults(ultraserver=name, version=version, results=found, test=test):
+                if test is None:
+                    self._stores.spend(self._now)
                 await self._store(name, version, results.written(found))
             case WriteQualification(asked=asked, status=status):
                 body = {"metadata": {"resourceVersion": asked.version}, "status": bodies.patch(asked.status, status)}
@@ -371,6 +335,23 @@ class Qualifications:
         stored = await self._client.patch(NEURON_ULTRASERVERS, ULTRASERVERS, name, patch, "status")
         self._caches.ultraservers.remember(stored)
         self._applier.schemas.check(NEURON_ULTRASERVERS, patch, stored)
+
+    def follow_outcome(self, key: str, write: Write, attempt: Attempt) -> None:
+        """Follow what became of a write."""
+        if attempt.outcome is WriteOutcome.WRITTEN:
+            self._written(write, self._now)
+        match write:
+            case StartTest(body=body):
+                self._note_refusal(_owner_uid(body), attempt)
+            case StartPods(test=test):
+                self._note_refusal(test.target.uid, attempt)
+
+    def _note_refusal(self, uid: str, attempt: Attempt) -> None:
+        """Note whether the last test of a qualification could begin."""
+        if attempt.outcome is WriteOutcome.WRITTEN:
+            self._refusals.pop(uid, None)
+        elif attempt.outcome is not WriteOutcome.FAILED:
+            self._refusals[uid] = attempt.error[:256]
 
     def _written(self, write: Write, now: datetime.datetime) -> None:
         """Follow a write that was made."""
@@ -404,8 +385,7 @@ class Qualifications:
         self._tell(target, "NoVerdict", f"{target.ultraserver} from node {target.first_id} on: {why}", now)
 
     def _tell(self, target: Any, reason: str, message: str, now: datetime.datetime) -> None:
-        about = reference(API_VERSION, bodies.KIND, "", target.qualification, target.uid)
-        self._events.post(about, "Warning", reason, message, now)
+        self._events.post(_reference(target.qualification, target.uid), "Warning", reason, message, now)
 
 
 def _figures(name: str, surveyed: ResultSurvey) -> QualificationFigures:
@@ -439,44 +419,37 @@ def _key(write: Write) -> str:
             return f"status of {asked.uid}"
 
 
-def _request(write: Write) -> tuple[str, str, str]:
-    """Return the object, the namespace and the kind of a write's request."""
+def _row(write: Write) -> WriteRow:
+    """Return how a write is sent. A job may wait for the nodes of a test that ends; nobody waits for the others."""
     match write:
         case StartTest(body=body):
-            return f"workload {NAMESPACE}/{body['metadata']['name']}", NAMESPACE, "create neuronultraserverworkloads"
+            name = f"workload {NAMESPACE}/{body['metadata']['name']}"
+            return WriteRow(name, NAMESPACE, "create neuronultraserverworkloads", is_background=True)
         case StartPods(test=test):
-            return test.workload.uid, NAMESPACE, "create pods"
+            return WriteRow(test.workload.uid, NAMESPACE, "create pods", is_background=True)
         case StopTest(test=test):
-            return test.workload.uid, NAMESPACE, "delete neuronultraserverworkloads"
+            subject = f"the end of test {test.workload.name}, whose nodes stay reserved,"
+            rejection = _rejection(_reference(test.target.qualification, test.target.uid), subject)
+            return WriteRow(test.workload.uid, NAMESPACE, "delete neuronultraserverworkloads", rejection)
         case DeletePod(pod=pod):
-            return pod.uid, NAMESPACE, "delete pods"
+            about = reference("v1", "Pod", NAMESPACE, pod.name, pod.uid)
+            rejection = _rejection(about, f"the deletion of pod {pod.name} of a test")
+            return WriteRow(pod.uid, NAMESPACE, "delete pods", rejection)
         case StoreResults(ultraserver=name):
-            return f"neuronultraserver {name}", ULTRASERVERS, "patch neuronultraservers/status"
+            about = reference(API_VERSION, "NeuronUltraServer", ULTRASERVERS, name, "")
+            rejection = _rejection(about, "the write of status.qualifications")
+            request = f"neuronultraserver {name}", ULTRASERVERS, "patch neuronultraservers/status"
+            return WriteRow(*request, rejection, is_shown=True, is_background=True)
         case WriteQualification(asked=asked):
-            return asked.uid, "", "patch neuronqualifications/status"
+            rejection = _rejection(_reference(asked.name, asked.uid), "the write of the status")
+            request = asked.uid, "", "patch neuronqualifications/status"
+            return WriteRow(*request, rejection, is_shown=True, is_background=True)
 
 
-def _described(write: StopTest | DeletePod | StoreResults | WriteQualification) -> str:
-    """Return what was to be written, as the subject of a sentence."""
-    match write:
-        case StopTest(test=test):
-            return f"the end of test {test.workload.name}, whose nodes stay reserved,"
-        case DeletePod(pod=pod):
-            return f"the deletion of pod {pod.name} of a test"
-        case StoreResults():
-            return "the write of status.qualifications"
-        case WriteQualification():
-            return "the write of the status"
+def _rejection(about: dict[str, str], subject: str) -> Rejection:
+    return Rejection(about, "WriteRejected", f"{subject} was rejected")
 
 
-def _subject(write: StopTest | DeletePod | StoreResults | WriteQualification) -> dict[str, str]:
-    """Return the object that gets an Event when this write is rejected."""
-    match write:
-        case StopTest(test=test):
-            return reference(API_VERSION, bodies.KIND, "", test.target.qualification, test.target.uid)
-        case DeletePod(pod=pod):
-            return reference("v1", "Pod", NAMESPACE, pod.name, pod.uid)
-        case StoreResults(ultraserver=name):
-            return reference(API_VERSION, "NeuronUltraServer", ULTRASERVERS, name, "")
-        case WriteQualification(asked=asked):
-            return reference(API_VERSION, bodies.KIND, "", asked.name, asked.uid)
+def _reference(name: str, uid: str) -> dict[str, str]:
+    """Return the reference to a qualification, for Events."""
+    return reference(API_VERSION, bodies.KIND, "", name, uid)

@@ -9,10 +9,10 @@ from typing import Final
 
 import pytest
 
-from controller.apply.attempts import WriteOutcome
+from controller.apply.decided_writes import Attempt, WriteOutcome
 from controller.fleet.fleet_index import FleetIndex
 from controller.qualify import survey
-from controller.qualify.decide import StartTest, forgotten, sources
+from controller.qualify.decide import forgotten, sources
 from controller.qualify.model import qualification
 from hack.bench.plan import NOW, fleet
 from hack.bench.ultraservers import ultraserver
@@ -174,8 +174,7 @@ def test_recreated_qualification_does_not_show_why_the_former_could_not_test() -
     there = Looking(fleet(8))
     there.watches.remember(False, ASKED)
     there.look()
-    start = StartTest({"metadata": {"ownerReferences": [{"uid": ASKED["metadata"]["uid"]}]}})
-    there.tests._note_refusal(start, WriteOutcome.REJECTED, "a policy")
+    there.tests._note_refusal(ASKED["metadata"]["uid"], Attempt(WriteOutcome.REJECTED, "a policy"))
     there.look()
     assert there.view().refusals == {"q": "a policy"}  # the control
     meta = {**ASKED["metadata"], "uid": "uid-new", "resourceVersion": "99999"}
