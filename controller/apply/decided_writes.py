@@ -203,7 +203,7 @@ class DecidedWrites(Generic[W]):
         tries = self._tries.get(key, Tries(0, self._now))
         self._tries[key] = tries.once_more(self._first_s, self._now, self._longest_s)
         try:
-            attempt = await _try(self._decider.send(key, write, term))
+            attempt = await attempted(self._decider.send(key, write, term))
         finally:
             del self.in_flight[key]
             self.taking.discard(key)
@@ -222,7 +222,7 @@ class DecidedWrites(Generic[W]):
         return attempt.answer
 
 
-async def _try(requests: Awaitable[None]) -> Attempt:
+async def attempted(requests: Awaitable[None]) -> Attempt:
     """Return what becomes of requests. Raises EndedTerm."""
     try:
         await requests

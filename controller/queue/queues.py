@@ -10,18 +10,26 @@ import asyncio
 import datetime
 import json
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
-from controller.apply.attempts import Attempt, Attempts, WriteOutcome
+from controller.apply.decided_writes import (
+    Attempt,
+    DecidedWrites,
+    Rejection,
+    WriteOutcome,
+    WriteRow,
+    attempted,
+)
 from controller.apply.errors import Errors
 from controller.apply.outbox import Answer, RequestWish
 from controller.apply.requests import Applier
+from controller.apply.write_backoff import Tries
 from controller.decisions.reasons import Reason
 from controller.fleet.changed_objects import ChangedObjects
-from controller.fleet.due_times import DueTimes
 from controller.fleet.fleet_index import FleetIndex
+from controller.fleet.memo import EVERYTHING
 from controller.observe.caches import Caches
 from controller.observe.model import API_VERSION, Admission, QueueRecord, Workload, condition
 from controller.queue.admission import HeldNodes, QueueView
@@ -50,13 +58,13 @@ log = logging.getLogger(__name__)
 
 AT_ONCE: Final = 32
 """The limit of Events in one pass."""
-DECIDER: Final = "queues"
 UNCERTAIN: Final = (Reason.UNREADABLE_RESERVATION, Reason.RESERVATION_NOT_SEEN)
 """The reasons of workloads that may have nodes which the controller cannot see."""
 
 
 _LISTING: Final = "Kueue's Workloads are listed again, because another replica may have changed them"
 _LIST: Final = "list"
+_NO_TRIES: Final = Tries(0, datetime.datetime.min.replace(tzinfo=datetime.UTC))
 
 
 class Queues:
@@ -82,19 +90,16 @@ class Queues:
         self._events = events
         self._timing = timing
         self._on_change = on_change
-        self._attempts = Attempts(applier.fence, timing.first_s, timing.longest_s)  # by UID of the workload
         self._sender = applier.sender
-        self._term = 0  # of the wishes
         self._now = datetime.datetime.min.replace(tzinfo=datetime.UTC)  # the time of the last look
-        self._wished: dict[str, RequestWish] = {}  # by UID of the workload, what is in the outbox
-        self._taking: set[str] = set()  # of these, the UIDs of workloads whose write takes quota away
-        self._sent: dict[str, Write] = {}  # by UID of the workload, the writes in flight
         self._kept = KeptQueueDecisions()
+        retry_s = timing.first_s, timing.longest_s
+        self._writes = DecidedWrites("queues", self, self._kept.writes, self._sender, events, retry_s, on_change)
         self._changes: ChangedObjects | None = None
-        self._moved: set[str] = set()  # UIDs of workloads whose writes may be due since the last look
-        self._times = DueTimes()  # UIDs of workloads with a write that waits
         self._unsettled: set[str] = set()  # UIDs of workloads for which a write had no answer
+        self._unreadable: frozenset[str] = frozenset()  # UIDs of workloads whose Workload of Kueue cannot be read
         self._stale = False  # another replica may have changed Kueue's Workloads
+        self._list_tries = _NO_TRIES
         self._listed = asyncio.Event()  # set at the end of a list
         self._left: frozenset[str] = frozenset()
         self._beyond_limit: frozenset[str] = frozenset()
@@ -104,8 +109,9 @@ class Queues:
 
     def end_waits(self) -> None:
         """Do at once what waits for a time."""
-        self._attempts.end_waits()
-        self._kept.decide_all()
+        self._writes.end_waits()
+        self._list_tries = _NO_TRIES
+        self._kept.mark_with(EVERYTHING)
 
     def leave_to_the_plan(self, left: frozenset[str], beyond_limit: frozenset[str], unsettled: frozenset[str]) -> None:
         """Write nothing into the status of workloads, by UID, of which the server has rejected the plan's write.
@@ -113,7 +119,8 @@ class Queues:
         Ask for no quota for those beyond the limit of waiting workloads: each Workload of Kueue takes memory, too. Give
         no quota back while a write of a workload's reservations is unsettled.
         """
-        self._moved |= (self._left ^ left) | (self._beyond_limit ^ beyond_limit)
+        moved = (self._left ^ left) | (self._beyond_limit ^ beyond_limit)
+        self._writes.move(sorted(moved, key=self._kept.order))
         self._left, self._beyond_limit, self._uncertain = left, beyond_limit, unsettled
 
     async def relist(self, now: datetime.datetime) -> None:
@@ -122,8 +129,8 @@ class Queues:
         Without it, workloads with a queue wait, and all others are planned.
         """
         self._stale = True
-        self._kept.decide_all()
-        self._attempts.done(_LIST)
+        self._kept.mark_with(EVERYTHING)
+        self._list_tries = _NO_TRIES
         self._now = now
         self._listed.clear()
         self._wish_list(self._watch.relist)
@@ -140,17 +147,18 @@ class Queues:
     def _wish_list(self, read: Callable[[], Awaitable[None]]) -> None:
         """Let Kueue's Workloads be listed, unless they are."""
         wish = RequestWish(_LIST, _LIST, "", "list workloads.kueue.x-k8s.io", partial(self._list, read))
-        self._sender.put(DECIDER, self._applier.fence.term, wish)
+        self._sender.put(_LIST, self._applier.fence.term, wish)
 
     async def _list(self, read: Callable[[], Awaitable[None]], term: int) -> Answer:
         """List them. What was unsettled before the list began is known then. Raises EndedTerm."""
-        unsettled, was_stale = self._unsettled - self._sent.keys(), self._stale
-        attempt = await self._attempts.make(_LIST, read, self._now, term)
+        unsettled, was_stale = self._unsettled - self._writes.in_flight.keys(), self._stale
+        self._list_tries = self._list_tries.once_more(self._timing.first_s, self._now, self._timing.longest_s)
+        attempt = await attempted(read())
         self._listed.set()
         if attempt.outcome is WriteOutcome.WRITTEN:
-            self._attempts.done(_LIST)
+            self._list_tries = _NO_TRIES
             self._unsettled -= unsettled
-            self._moved |= unsettled
+            self._writes.move(sorted(unsettled, key=self._kept.order))
             self._stale = self._stale and not was_stale
         else:
             self._stale = True
@@ -168,72 +176,59 @@ class Queues:
         moments: list[datetime.datetime] = []
         self._now = now
         if self._unsettled or self._stale:
-            again = self._attempts.due(_LIST, now)
-            if again <= now:
+            if self._list_tries.next_at <= now:
                 self._wish_list(self._watch.relist)
             else:
-                moments.append(again)
-        if self._term != self._applier.fence.term:
-            self._term = self._applier.fence.term
-            self._wished, self._taking = {}, set()
-            self._moved |= self._kept.writes.keys()
-        unreadable = self._follow(index, now)
+                moments.append(self._list_tries.next_at)
+        self._writes.begin(self._applier.fence.term)
+        self._follow(index, now)
         self._errors.report(self._kept.errors)
-        moved, self._moved = self._moved | {*self._times.take(now)}, set()
-        for uid in sorted(moved, key=self._kept.order):
-            self._place(uid, unreadable, now)
+        due_at = self._writes.place(now)
         self._tell(now)
-        moments += [moment for moment in (self._times.next(), self._kept.next_moment()) if moment is not None]
+        moments += [moment for moment in (due_at, self._kept.next_moment()) if moment is not None]
         return min(moments, default=None)
 
-    def _follow(self, index: FleetIndex, now: datetime.datetime) -> frozenset[str]:
-        """Decide what has changed; return the UIDs of workloads whose Workload of Kueue cannot be read."""
+    def _follow(self, index: FleetIndex, now: datetime.datetime) -> None:
+        """Decide what has changed."""
         if self._changes is None:
             self._changes = index.follow()
         changes = self._changes.take()
         for uid, workload in changes.workloads.items():
             self._kept.put(uid, workload)
-        changed = changes.workloads.keys() | changes.holders | self._watch.follow()
-        unreadable = self._kept.named(self._watch.unreadable)
-        for uid in self._kept.follow(self._view(index, unreadable, now), changed):
-            self._moved.add(uid)
+        self._unreadable = self._kept.named(self._watch.unreadable)
+        decided = self._kept.follow(self._view(index, now), changes.holders | self._watch.follow())
+        for uid in decided:
             if notes := self._kept.of(uid).notes:
                 self._told.put(uid, notes[0].workload.namespace, notes[0].message)
             else:
                 self._told.forget(uid)
-        return unreadable
+        keys = {key for write_keys in decided.values() for key in write_keys}
+        self._writes.decided(sorted(keys, key=self._kept.order))
 
-    def _place(self, uid: str, unreadable: Collection[str], now: datetime.datetime) -> None:
-        """Put the write for a workload into the outbox, or let it wait for its time."""
-        before, write = self._wished.pop(uid, None), self._kept.writes.get(uid)
-        if before is not None:
-            self._sender.withdraw(DECIDER, before)
-        self._taking.discard(uid)
-        self._times.set(uid, None)
-        if write is None:
-            self._attempts.done(uid)
-            return
-        is_left = isinstance(write, RecordQueue) and uid in self._left
-        is_left = is_left or (isinstance(write, CreateKueueWorkload) and uid in self._beyond_limit)
-        if is_left or uid in self._sent or uid in self._unsettled or uid in unreadable:
-            return
-        due_at = self._attempts.due(uid, now)
-        if due_at > now:
-            self._times.set(uid, due_at)
-            return
-        if _takes_quota(write):
-            self._taking.add(uid)
-        wish = self._wished[uid] = self._wish(uid, write)
-        self._sender.put(DECIDER, self._term, wish)
-
-    def _wish(self, uid: str, write: Write) -> RequestWish:
-        """Return the request of a write: of the workload itself, or of Kueue's Workload for it."""
+    def row(self, key: str, write: Write) -> WriteRow | None:
+        """Return how a write is sent: to the workload itself, or to Kueue's Workload for it."""
         is_record = isinstance(write, RecordQueue)
-        name = uid if is_record else f"Kueue's Workload for {uid}"
+        is_left = is_record and key in self._left
+        is_beyond_limit = isinstance(write, CreateKueueWorkload) and key in self._beyond_limit
+        if is_left or is_beyond_limit or key in self._unsettled or key in self._unreadable:
+            return None
+        name = key if is_record else f"Kueue's Workload for {key}"
         kind = "patch neuronultraserverworkloads/status" if is_record else f"{type(write).__name__} of Kueue"
-        return RequestWish(name, "queue", _about(write).namespace, kind, partial(self._make, uid, write))
+        # A quota, a policy or a webhook of Kueue may reject for ever.
+        text = "a write of Kueue's Workload or of status.queue was rejected"
+        rejection = Rejection(self._subject(key, write), "QueueRejected", text)
+        namespace = _about(write).namespace
+        return WriteRow(name, namespace, kind, rejection, is_shown=True, takes=_takes_quota(write))
 
-    def _view(self, index: FleetIndex, unreadable: frozenset[str], now: datetime.datetime) -> QueueView:
+    def _subject(self, key: str, write: Write) -> dict[str, str]:
+        """Return the workload of a write, or what Kueue has left of one that is gone."""
+        about = self._kept.workloads.get(key) or _about(write)
+        if isinstance(about, Workload):
+            return reference(API_VERSION, "NeuronUltraServerWorkload", about.namespace, about.name, about.uid)
+        version = f"{KUEUE_WORKLOADS.group}/{KUEUE_WORKLOADS.version}"
+        return reference(version, "Workload", about.namespace, about.name, about.uid)
+
+    def _view(self, index: FleetIndex, now: datetime.datetime) -> QueueView:
         required = () if index.namespaces is None else self._caches.queued_namespaces
         uncertain = self._uncertain
         return QueueView(
@@ -243,68 +238,22 @@ class Queues:
             held=lambda uid, workload: _held(index, uid, workload, is_uncertain=uid in uncertain),
             uncertain=uncertain,
             required=frozenset(required),
-            unsettled=self._unsettled
-            | self._taking
-            | {uid for uid, write in self._sent.items() if _takes_quota(write)},
+            unsettled=self._unsettled | self._writes.taking,
             priorities=dict(self._applier.priorities.found),
             timing=self._timing,
             now=now,
-            unreadable=unreadable,
+            unreadable=self._unreadable,
             unread=self._caches.unread_workloads(),
         )
 
-    async def _make(self, uid: str, write: Write, term: int) -> Answer:
-        """Make one write that was decided in `term`; what fails is decided again later. Raises EndedTerm."""
-        self._wished.pop(uid, None)
-        self._taking.discard(uid)
-        self._sent[uid] = write
-        try:
-            attempt = await self._attempts.make(uid, partial(self._send, write, self._now, term), self._now, term)
-        finally:
-            del self._sent[uid]
-            self._moved.add(uid)
-            self._on_change()
-        self._note_outcome(uid, write, attempt)
-        return attempt.answer
+    def follow_outcome(self, key: str, write: Write, attempt: Attempt) -> None:
+        """Log what was written. After a write without an answer, a list shows which Workload Kueue has."""
+        if attempt.outcome is WriteOutcome.WRITTEN:
+            log.info("wrote for a queue", extra={"write": type(write).__name__, "of": _about(write).ref})
+        elif attempt.outcome is not WriteOutcome.REJECTED and not isinstance(write, RecordQueue):
+            self._unsettled.add(key)
 
-    def _note_outcome(self, uid: str, write: Write, attempt: Attempt) -> None:
-        facts = {"write": type(write).__name__, "of": _named(write)}
-        match attempt.outcome:
-            case WriteOutcome.WRITTEN:
-                self._attempts.done(uid)
-                log.info("wrote for a queue", extra=facts)
-            case WriteOutcome.CHANGED:
-                self._doubt_kueue(uid, write)
-            case WriteOutcome.REJECTED:
-                log.warning("a write for a queue was rejected", extra={**facts, "error": attempt.error})
-                self._tell_rejected(uid, write, attempt.error, self._now)
-            case WriteOutcome.FAILED:
-                self._doubt_kueue(uid, write)
-                log.warning("a write for a queue failed", extra={**facts, "error": attempt.error})
-
-    def _tell_rejected(self, uid: str, write: Write, error: str, now: datetime.datetime) -> None:
-        """Post an Event on the workload, or on what Kueue has left of it.
-
-        A quota, a policy or a webhook of Kueue may reject for ever.
-        """
-        workload = self._kept.workloads.get(uid)
-        if workload is not None:
-            about = reference(API_VERSION, "NeuronUltraServerWorkload", workload.namespace, workload.name, workload.uid)
-        elif isinstance(write, WriteSpec | WriteStatus | LetGo):
-            left = write.kueue
-            version = f"{KUEUE_WORKLOADS.group}/{KUEUE_WORKLOADS.version}"
-            about = reference(version, "Workload", left.namespace, left.name, left.uid)
-        else:
-            return
-        text = f"a write of Kueue's Workload or of status.queue was rejected: {error}"
-        self._events.post(about, "Warning", "QueueRejected", text, now)
-
-    def _doubt_kueue(self, uid: str, write: Write) -> None:
-        """Note that Kueue's Workload may be another one than the watch shows: a list shows which."""
-        if not isinstance(write, RecordQueue):
-            self._unsettled.add(uid)
-
-    async def _send(self, write: Write, now: datetime.datetime, term: int) -> None:
+    async def send(self, key: str, write: Write, term: int) -> None:
         """Send the requests of a write. Raises ApiError, MALFORMED, EndedTerm."""
         match write:
             case CreateKueueWorkload(workload=workload, body=body):
@@ -316,7 +265,7 @@ class Queues:
                 if gone and await self._exists(kueue):
                     return
                 item = await self._read(kueue)
-                body = apply_status(item, write, now)
+                body = apply_status(item, write, self._now)
                 self._applier.fence.check(term)  # again: the Workload was read meanwhile
                 stored = await self._client.replace(KUEUE_WORKLOADS, kueue.namespace, body, "status")
                 self._watch.remember(stored)
@@ -388,10 +337,6 @@ def _takes_quota(write: Write) -> bool:
 
 def _about(write: Write) -> Workload | KueueWorkload:
     return write.workload if isinstance(write, CreateKueueWorkload | RecordQueue) else write.kueue
-
-
-def _named(write: Write) -> str:
-    return _about(write).ref
 
 
 def _held(index: FleetIndex, uid: str, workload: Workload | None, *, is_uncertain: bool) -> HeldNodes:

@@ -207,7 +207,7 @@ async def test_a_workload_of_kueue_that_cannot_be_read_keeps_what_is_reserved(ap
         assert (allowed.revoked, allowed.reason) == (False, "QueueUnknown")
         assert body["metadata"]["name"] in allowed.message
         await queues.look(caches.index(), NOW)
-        assert queues._wished == {}
+        assert queues._writes._wished == {}
 
 
 async def test_an_unreadable_workload_exists_for_its_workload_of_kueue(api: EmbeddedApi) -> None:

@@ -244,5 +244,5 @@ async def test_a_burst_is_decided_once() -> None:
         with contextlib.suppress(StopIteration):
             there.queues.look(there.caches.index(), NOW).send(None)
 
-    assert len(there.queues._wished) == 2_000
+    assert len(there.queues._writes._wished) == 2_000
     assert lines(look) < 400

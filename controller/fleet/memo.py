@@ -1,0 +1,114 @@
+"""Decisions about objects, kept until one of their inputs changes. Pure."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Set
+from typing import Any, Final, Generic, TypeVar
+
+from controller.fleet.reserved import put
+from controller.fleet.sharing import Sharing
+
+K = TypeVar("K", bound=Hashable)
+D = TypeVar("D")
+W = TypeVar("W")
+E = TypeVar("E", bound=Hashable)
+
+EVERYTHING: Final = "everything"
+"""The input of all decisions."""
+
+
+class Memo(Generic[K, D, W]):
+    """The decisions by key. To decide again costs what changed, however many there are.
+
+    - `writes`: what the decisions write, by the keys of the writes. A decision that has to be made again writes nothing
+      until then.
+    """
+
+    def __init__(self, nothing: D, order: Callable[[K], tuple[str, ...]]) -> None:
+        """`nothing`: the decision that says nothing. `order` begins with the namespace: namespaces take turns."""
+        self.writes: dict[str, W] = {}
+        self._nothing = nothing
+        self._order = order
+        self._decisions: dict[K, D] = {}  # those that say anything
+        self._errors: dict[K, Mapping[str, Exception]] = {}
+        self._write_keys: dict[K, tuple[str, ...]] = {}
+        self._inputs: Sharing[K, Hashable] = Sharing()
+        self._entries: dict[str, frozenset[Any]] = {}  # see `differences`
+        self._marked: set[K] = set()  # to be decided again
+        self._heaps: dict[str, list[tuple[tuple[str, ...], K]]] = {}  # of these, the next namespace first
+
+    @property
+    def undecided(self) -> int:
+        """How many decisions have to be made again."""
+        return len(self._marked)
+
+    @property
+    def errors(self) -> dict[str, Exception]:
+        """The errors of all decisions, by object."""
+        return {name: err for errors in self._errors.values() for name, err in errors.items()}
+
+    def of(self, key: K) -> D:
+        """Return the last decision."""
+        return self._decisions.get(key, self._nothing)
+
+    def mark(self, key: K) -> None:
+        """Let a decision be made again."""
+        if key in self._marked:
+            return
+        self._marked.add(key)
+        rank = self._order(key)
+        heapq.heappush(self._heaps.setdefault(rank[0], []), (rank, key))
+        for write_key in self._write_keys.get(key, ()):
+            self.writes.pop(write_key, None)
+
+    def mark_with(self, shared: Hashable) -> None:
+        """Let all decisions be made again that have this input."""
+        for key in [*self._inputs.of(shared)]:
+            self.mark(key)
+
+    def mark_after(self, key: K, shared: Hashable) -> None:
+        """Let those of the decisions with this input be made again that come after one in the order."""
+        rank = self._order(key)
+        for other in [*self._inputs.of(shared)]:
+            if self._order(other) > rank:
+                self.mark(other)
+
+    def differences(self, name: str, entries: Iterable[E]) -> Set[E]:
+        """Return which entries of an input of this name are new or gone since the last call."""
+        before: frozenset[E] = self._entries.get(name, frozenset())
+        now = self._entries[name] = frozenset(entries)
+        return before ^ now
+
+    def take(self, at_most: int | None = None) -> Iterator[K]:
+        """Yield the next keys to decide, also those that are marked meanwhile. Each needs a `keep`."""
+        taken: set[K] = set()
+        while self._heaps and (at_most is None or len(taken) < at_most):
+            namespace = next(iter(self._heaps))
+            heap = self._heaps.pop(namespace)
+            _, key = heapq.heappop(heap)
+            if heap:
+                self._heaps[namespace] = heap  # behind the other namespaces
+            self._marked.discard(key)
+            taken.add(key)
+            yield key
+
+    def keep(
+        self,
+        key: K,
+        decision: D,
+        writes: Mapping[str, W],
+        errors: Mapping[str, Exception],
+        inputs: Iterable[Hashable] | None,
+    ) -> list[str]:
+        """Keep a decision with its inputs; return the keys of its writes, now and before.
+
+        Without inputs (None), the key is forgotten.
+        """
+        before = self._write_keys.get(key, ())
+        self.writes |= writes
+        put(self._write_keys, key, tuple(writes) or None)
+        put(self._decisions, key, decision if decision != self._nothing else None)
+        put(self._errors, key, errors or None)
+        self._inputs.put(key, () if inputs is None else (EVERYTHING, *inputs))
+        return [*writes, *(write_key for write_key in before if write_key not in writes)]
