@@ -6,49 +6,18 @@ verifies that.
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Hashable, Iterator, Mapping, Set
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from controller.fleet.reserved import put
-from controller.fleet.sharing import Sharing
+from controller.fleet.memo import EVERYTHING, Memo
 from controller.jobs.decide import NOTHING, JobDecision, JobEvent, JobView, Write, decide_one, taken, target
 from controller.jobs.model import Job
-from controller.jobs.there import Shared, Subject, There, kind_and_name, order, wanted
+from controller.jobs.there import Subject, There, kind_and_name, order, wanted
 from controller.observe.model import Workload
 
 AT_ONCE: Final = 128
 """The limit of jobs that are decided in one look."""
-
-
-class _Undecided:
-    """The subjects that have to be decided: namespaces take turns, each with its subjects in their order."""
-
-    def __init__(self) -> None:
-        self._heaps: dict[str, list[tuple[tuple[str, str, str, str], Subject]]] = {}  # the next namespace first
-        self._there: set[Subject] = set()
-
-    def __len__(self) -> int:
-        return len(self._there)
-
-    def __contains__(self, subject: Subject) -> bool:
-        return subject in self._there
-
-    def add(self, subject: Subject) -> None:
-        """Add a subject that is not there."""
-        self._there.add(subject)
-        heapq.heappush(self._heaps.setdefault(subject[0], []), (order(subject), subject))
-
-    def take(self) -> Subject:
-        """Remove and return the next one. Raises StopIteration if there is none."""
-        namespace = next(iter(self._heaps))
-        heap = self._heaps.pop(namespace)
-        _, subject = heapq.heappop(heap)
-        if heap:
-            self._heaps[namespace] = heap  # behind the other namespaces
-        self._there.discard(subject)
-        return subject
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,38 +37,21 @@ class _Common:
         return cls(kinds, view.namespaces is not None, view.default_limit, view.unguarded, view.queues, unkept)
 
 
-class KeptJobDecisions:
+class KeptJobDecisions(Memo[Subject, JobDecision, Write]):
     """The decisions by job: by namespace and mark.
 
     - `jobs`: those that ask; `there`: the workloads.
-    - `writes`: what is left to write, by namespace/name of the workload. A job that waits to be decided has none.
+    - `writes`: what is left to write, by namespace/name of the workload.
     """
 
     def __init__(self) -> None:
+        super().__init__(NOTHING, order)
         self.jobs: dict[Subject, Job] = {}
         self.there = There()
-        self.writes: dict[str, Write] = {}
-        self._decisions: dict[Subject, JobDecision] = {}  # those that say anything
-        self._errors: dict[Subject, JobDecision] = {}
-        self._sharing: Sharing[Subject, Hashable] = Sharing()
-        self._undecided = _Undecided()
-        self._common: _Common | None = None
-        self._unread_jobs: Set[tuple[str, str]] = frozenset()
-        self._unread_workloads: Set[str] = frozenset()
-
-    @property
-    def undecided(self) -> int:
-        """How many are left for the next `follow`."""
-        return len(self._undecided)
-
-    @property
-    def errors(self) -> dict[str, Exception]:
-        """The errors of decisions, by job."""
-        return {name: err for each in self._errors.values() for name, err in each.errors.items()}
 
     def note(self, subject: Subject) -> JobEvent | None:
         """Return the Event for a job; None if there is none."""
-        notes = self._decisions.get(subject, NOTHING).notes
+        notes = self.of(subject).notes
         return notes[-1] if notes else None
 
     def put_job(self, before: Job | None, job: Job | None) -> None:
@@ -108,11 +60,10 @@ class KeptJobDecisions:
             return
         if before is not None:
             del self.jobs[before.namespace, before.mark]
+            self.mark((before.namespace, before.mark))
         if job is not None:
             self.jobs[job.namespace, job.mark] = job
-        for one in (before, job):
-            if one is not None:
-                self._follow_subject((one.namespace, one.mark))
+            self.mark((job.namespace, job.mark))
 
     def put_workloads(self, workloads: Mapping[str, Workload | None]) -> None:
         """Follow changes of workloads, by UID; None: it is gone."""
@@ -120,84 +71,41 @@ class KeptJobDecisions:
         for uid, workload in gone_first:
             before = self.there.workloads.get(uid)
             changed = self.there.put(uid, workload)
-            for one in (before, workload):
-                if one is not None and one.made_for:
-                    self._follow_subject((one.namespace, one.made_for))
+            self.mark_job_of(before)
+            self.mark_job_of(workload)
             for shared in changed:
-                self.decide_sharing(shared)
+                self.mark_with(shared)
 
-    def _follow_subject(self, subject: Subject) -> None:
-        """Mark a subject to be decided again, and record what its decision depends on."""
-        self.decide(subject)
-        there = subject in self.jobs or subject in self.there.made
-        self._sharing.put(subject, _shared(subject, self.jobs.get(subject)) if there else ())
-
-    def decide(self, subject: Subject) -> None:
-        """Mark a subject to be decided again by `follow`; until then, nothing is written for it."""
-        if subject not in self._undecided:
-            self._undecided.add(subject)
-            for write in self._decisions.get(subject, NOTHING).writes:
-                self.writes.pop(target(write), None)
-
-    def decide_of(self, workload: Workload | None) -> None:
-        """Mark the job of a workload to be decided again."""
+    def mark_job_of(self, workload: Workload | None) -> None:
+        """Let the job of a workload be decided again."""
         if workload is not None and workload.made_for:
-            self.decide((workload.namespace, workload.made_for))
+            self.mark((workload.namespace, workload.made_for))
 
-    def decide_sharing(self, shared: Hashable) -> None:
-        """Mark all subjects that share something to be decided again."""
-        for subject in [*self._sharing.of(shared)]:
-            self.decide(subject)
-
-    def decide_all(self) -> None:
-        """Mark all subjects to be decided again."""
-        for subject in {*self.jobs, *self.there.made}:
-            self.decide(subject)
-
-    def follow(self, view: JobView, at_once: int = AT_ONCE) -> dict[Subject, set[str]]:
-        """Decide the next that have to be; return them, each with namespace/name of the workloads it wrote or writes.
+    def follow(self, view: JobView, at_most: int = AT_ONCE) -> dict[Subject, list[str]]:
+        """Decide the next jobs that have to be; return them, each with the keys of its writes, now and before.
 
         What changed in other parts of the view is found here.
         """
-        self._decide_affected(view)
-        found: dict[Subject, set[str]] = {}
-        while self._undecided and len(found) < at_once:
-            subject = self._undecided.take()
-            found[subject] = found.get(subject, set()) | self._decide_now(view, subject)
-        return found
+        if self.differences("common", [_Common.of(view)]):
+            self.mark_with(EVERYTHING)
+        for key in self.differences("unread jobs", view.unread_jobs):
+            self.mark_with(("job", *key))
+        for uid in self.differences("unread workloads", view.unread_workloads):
+            self.mark_job_of(self.there.workloads.get(uid))
+        return {subject: self._decide(view, subject) for subject in self.take(at_most)}
 
-    def _decide_affected(self, view: JobView) -> None:
-        """Mark what depends on the changed parts of the view to be decided again."""
-        common = _Common.of(view)
-        if common != self._common:
-            self.decide_all()
-        unread_jobs, unread_workloads = frozenset(view.unread_jobs), frozenset(view.unread_workloads)
-        for key in self._unread_jobs ^ unread_jobs:
-            self.decide_sharing(("job", *key))
-        for uid in self._unread_workloads ^ unread_workloads:
-            self.decide_of(self.there.workloads.get(uid))
-        self._common, self._unread_jobs, self._unread_workloads = common, unread_jobs, unread_workloads
-
-    def _decide_now(self, view: JobView, subject: Subject) -> set[str]:
-        before = self._decisions.get(subject, NOTHING)
-        decision = decide_one(view, self.there, subject, self.jobs.get(subject))
+    def _decide(self, view: JobView, subject: Subject) -> list[str]:
+        job = self.jobs.get(subject)
+        decision = decide_one(view, self.there, subject, job)
         for shared in self.there.plan(subject, taken(decision)):
-            self._decide_later(subject, shared)
+            # Those after this job may want a name that it takes or gives back.
+            self.mark_after(subject, shared)
         writes = {target(write): write for write in decision.writes}
-        self.writes |= writes
-        put(self._decisions, subject, decision if decision != NOTHING else None)
-        put(self._errors, subject, decision if decision.errors else None)
-        return {*writes, *(target(write) for write in before.writes)}
-
-    def _decide_later(self, subject: Subject, shared: Shared) -> None:
-        """Mark the subjects after this one that may want a name that it takes or gives back."""
-        own = order(subject)
-        for each in [*self._sharing.of(shared)]:
-            if order(each) > own:
-                self.decide(each)
+        is_known = job is not None or subject in self.there.made
+        return self.keep(subject, decision, writes, decision.errors, _inputs(subject, job) if is_known else None)
 
 
-def _shared(subject: Subject, job: Job | None) -> Iterator[Hashable]:
+def _inputs(subject: Subject, job: Job | None) -> Iterator[Hashable]:
     """Yield what a subject has in common with others, and its decision depends on."""
     namespace, mark = subject
     kind, name = kind_and_name(mark)

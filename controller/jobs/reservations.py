@@ -5,17 +5,15 @@ from __future__ import annotations
 import datetime
 import logging
 from collections.abc import Callable
-from functools import partial
 from typing import Final
 
-from controller.apply.attempts import Attempt, Attempts, WriteOutcome
 from controller.apply.beside import WatchedTerm
+from controller.apply.decided_writes import Attempt, DecidedWrites, Rejection, WriteOutcome, WriteRow
 from controller.apply.errors import Errors
-from controller.apply.outbox import Answer, RequestWish
 from controller.apply.requests import Applier
 from controller.fleet.changed_objects import ChangedObjects
-from controller.fleet.due_times import DueTimes
 from controller.fleet.fleet_index import FleetIndex
+from controller.fleet.memo import EVERYTHING
 from controller.fleet.reserved import put
 from controller.jobs.decide import (
     ChangeWorkload,
@@ -49,7 +47,6 @@ log = logging.getLogger(__name__)
 
 AT_ONCE: Final = 16
 """The limit of Events in one pass."""
-DECIDER: Final = "jobs"
 
 
 class JobReservations:
@@ -70,7 +67,6 @@ class JobReservations:
     ) -> None:
         """`queues`: Kueue admits workloads that have a queue. `on_change` is called after each request."""
         self._queues = queues
-        self._on_change = on_change
         self._client = client
         self._caches = caches
         self._applier = applier
@@ -79,19 +75,13 @@ class JobReservations:
         self._timing = timing
         self._default_limit = default_limit
         self._guard = Guard(client, timing)
-        self._sender = applier.sender
         self._early_pods = EarlyPods(client, timing, applier.sender, on_change, events)
         self._watched = WatchedTerm(applier.fence)
-        self._term = 0  # of the last look
-        self._now = datetime.datetime.min.replace(tzinfo=datetime.UTC)  # its time
         self._kept = KeptJobDecisions()
+        retry_s = timing.first_s, timing.longest_s
+        self._writes = DecidedWrites("jobs", self, self._kept.writes, applier.sender, events, retry_s, on_change)
         self._changes: ChangedObjects | None = None
         self._namespaces: dict[str, Namespace] = {}
-        # The writes, by namespace/name of the workload.
-        self._attempts = Attempts(applier.fence, timing.first_s, timing.longest_s)
-        self._moved: set[str] = set()  # those that may be due since the last look
-        self._times = DueTimes()  # of those that wait
-        self._wished: dict[str, RequestWish] = {}  # of those in the outbox
         self._rejected: dict[Subject, JobEvent] = {}
         self._told: EventTurns[Subject] = EventTurns()
         self._errors = Errors()
@@ -99,29 +89,26 @@ class JobReservations:
 
     def end_waits(self) -> None:
         """Do at once what waits for a time."""
-        self._attempts.end_waits()
+        self._writes.end_waits()
         self._guard.end_waits()
         self._early_pods.end_waits()
-        self._moved |= self._kept.writes.keys()
 
     async def look(self, index: FleetIndex, now: datetime.datetime) -> datetime.datetime | None:
         """Decide and write; return when to do so again at the latest. Raises ApiError of a list."""
         pinned = self._caches.is_pinned
         term = await self._watched.begin(self._watches)
-        self._now = now
-        if term != self._term:
-            self._kept.decide_all()
-            self._term, self._wished = term, {}
+        if self._writes.begin(term):
+            self._kept.mark_with(EVERYTHING)
         self._follow(index)
         moments = [await self._guard.look(now)] if self._kept.jobs else []
         self._decide(index)
         self._errors.report(self._kept.errors)
-        self._place_moved(now)
+        due_at = self._writes.place(now)
         for subject in self._told.take(AT_ONCE):
             self._post(subject, now)
         workloads = self._kept.there.workloads.values()
         again = self._unread_kinds.look(self._watches, workloads, self._caches.namespaces.items, now)
-        found = [self._times.next(), self._early_pods.look(now, term)]
+        found = [due_at, self._early_pods.look(now, term)]
         if again is not None:
             found.append(again)
         if self._kept.undecided or self._told or pinned:
@@ -144,17 +131,17 @@ class JobReservations:
             self._kept.put_job(before, job)
             if before is not None and (job is None or job.uid != before.uid):
                 # The next job of this name is another one: it does not wait for what was rejected for this one.
-                self._attempts.done(f"{before.namespace}/{before.name}")
+                self._writes.forget_tries(f"{before.namespace}/{before.name}")
         for uid in changes.holders:
-            self._kept.decide_of(there.workloads.get(uid))
+            self._kept.mark_job_of(there.workloads.get(uid))
         for user in changes.users:
-            self._kept.decide_of(there.named.get(user))
+            self._kept.mark_job_of(there.named.get(user))
         for namespace, name in changes.templates:
-            self._kept.decide_sharing(("template", namespace, name))
+            self._kept.mark_with(("template", namespace, name))
         for name in changes.namespaces:
             item = self._caches.namespaces.items.get(f"/{name}")
             put(self._namespaces, name, None if item is None else item["value"])
-            self._kept.decide_sharing(("namespace", name))
+            self._kept.mark_with(("namespace", name))
         for key in made:
             template = index.template_by_key.get(key)
             self._early_pods.put(key, template if template is not None and self._is_made(template) else None)
@@ -169,10 +156,9 @@ class JobReservations:
 
     def _decide(self, index: FleetIndex) -> None:
         """Decide the next that have to be."""
-        for subject, keys in self._kept.follow(self._view(index)).items():
-            self._moved |= keys
-            for key in keys - self._kept.writes.keys():
-                self._attempts.done(key)
+        decided = self._kept.follow(self._view(index))
+        self._writes.decided(sorted({key for write_keys in decided.values() for key in write_keys}))
+        for subject in decided:
             if subject not in self._kept.jobs:
                 self._rejected.pop(subject, None)
                 self._told.forget(subject)
@@ -194,65 +180,30 @@ class JobReservations:
             unread_workloads=self._caches.unread_workloads(),
         )
 
-    def _place_moved(self, now: datetime.datetime) -> None:
-        """Put each write that is due into the outbox; the others wait for their time."""
-        moved, self._moved = self._moved | {*self._times.take(now)}, set()
-        for key in sorted(moved):
-            before, write = self._wished.pop(key, None), self._kept.writes.get(key)
-            if before is not None:
-                self._sender.withdraw(DECIDER, before)
-            due_at = None if write is None else self._attempts.due(key, now)
-            is_due = due_at is not None and due_at <= now
-            self._times.set(key, None if is_due else due_at)
-            if write is not None and is_due:
-                wish = self._wished[key] = self._wish(key, write)
-                self._sender.put(DECIDER, self._term, wish)
-
-    def _wish(self, key: str, write: Write) -> RequestWish:
+    def row(self, key: str, write: Write) -> WriteRow | None:
+        """Return how a write is sent."""
+        namespace = about(write).namespace
         match write:
             case CreateWorkload():
-                verb, name = "create", f"workload {key}"
+                return WriteRow(f"workload {key}", namespace, "create neuronultraserverworkloads")
             case ChangeWorkload(workload=workload):
-                verb, name = "patch", workload.uid
+                return WriteRow(workload.uid, namespace, "patch neuronultraserverworkloads")
             case DeleteWorkload(workload=workload):
-                verb, name = "delete", workload.uid
-        kind = f"{verb} neuronultraserverworkloads"
-        return RequestWish(name, "reservation", about(write).namespace, kind, partial(self._make, key, write))
+                text = "the deletion of this workload was rejected, and its nodes stay reserved"
+                rejection = Rejection(reference_to(workload), "ReleaseRejected", text)
+                return WriteRow(workload.uid, namespace, "delete neuronultraserverworkloads", rejection)
 
-    async def _make(self, key: str, write: Write, term: int) -> Answer:
-        """Make one write that was decided in `term`. Raises EndedTerm.
+    def follow_outcome(self, key: str, write: Write, attempt: Attempt) -> None:
+        """Tell the job what was rejected. What changed meanwhile is decided again."""
+        if isinstance(write, DeleteWorkload):
+            return
+        if attempt.outcome is WriteOutcome.WRITTEN:
+            self._reject(write.job, None)
+        elif attempt.outcome is WriteOutcome.REJECTED:
+            text = f"the reservation was rejected: {attempt.error}"
+            self._reject(write.job, JobEvent(write.job, True, "ReservationRejected", text, text))
 
-        What the server rejects becomes an Event, and is repeated later. Until its effect is seen, it is decided, and
-        waits to be repeated.
-        """
-        try:
-            attempt = await self._attempts.make(key, lambda: self._send(write, term), self._now, term)
-        finally:
-            self._moved.add(key)
-            self._on_change()
-        self._note_outcome(key, write, attempt)
-        return attempt.answer
-
-    def _note_outcome(self, key: str, write: Write, attempt: Attempt) -> None:
-        job = None if isinstance(write, DeleteWorkload) else write.job
-        match attempt.outcome:
-            case WriteOutcome.WRITTEN if job is not None:
-                self._reject(job, None)
-            case WriteOutcome.REJECTED if job is not None:
-                text = f"the reservation was rejected: {attempt.error}"
-                self._reject(job, JobEvent(job, True, "ReservationRejected", text, text))
-            case WriteOutcome.REJECTED:
-                log.warning("a reservation of a job was not released", extra={"workload": key, "error": attempt.error})
-                if isinstance(write, DeleteWorkload):
-                    text = f"the deletion of this workload was rejected, and its nodes stay reserved: {attempt.error}"
-                    self._events.post(reference_to(write.workload), "Warning", "ReleaseRejected", text, self._now)
-            case WriteOutcome.FAILED:
-                facts = {"workload": key, "error": attempt.error}
-                log.warning("a reservation for a job could not be written", extra=facts)
-            case _:
-                pass  # what changed meanwhile is decided again
-
-    async def _send(self, write: Write, term: int) -> None:
+    async def send(self, key: str, write: Write, term: int) -> None:
         """Send the request of a write. Raises ApiError, MALFORMED, EndedTerm."""
         self._applier.schemas.refuse(NEURON_WORKLOADS)
         workloads = self._caches.workloads
