@@ -18,7 +18,7 @@ from controller.decisions.objects import MANAGED
 from controller.decisions.reasons import Reason
 from controller.jobs import authority
 from controller.jobs.model import Job
-from controller.jobs.there import Shared, Subject, There, kind_and_name, order
+from controller.jobs.there import Shared, Subject, There, kind_and_name
 from controller.observe.model import (
     API_VERSION,
     JOBS_QUEUED,
@@ -31,7 +31,6 @@ from controller.observe.model import (
 )
 from controller.plan import isolation
 from neuron_dra.core.job_wish import ANNOTATION, QUEUE_ANNOTATION, InvalidWish, Wish, wish
-from neuron_dra.core.turns import in_turn
 from neuron_dra.core.ultraserver import GROUPS_AT_MOST
 
 NAME_CHARACTERS: Final = 63
@@ -125,23 +124,6 @@ class JobDecision:
 NOTHING: Final = JobDecision()
 
 
-def decide(view: JobView) -> JobDecision:
-    """Return what to write, and what to tell. `kept.KeptJobDecisions` finds the same, at the cost of what changed."""
-    there = There()
-    for workload in view.workloads:
-        there.put(workload.uid, workload)
-    jobs = {(job.namespace, job.mark): job for job in view.jobs}
-    found = JobDecision()
-    for subject in sorted(jobs.keys() | there.made.keys(), key=order):
-        one = decide_one(view, there, subject, jobs.get(subject))
-        there.plan(subject, taken(one))
-        found.writes += one.writes
-        found.notes += one.notes
-        found.errors |= one.errors
-    writes = in_turn(found.writes, lambda write: about(write).namespace)
-    return JobDecision(writes, in_turn(found.notes, _namespace), found.errors)
-
-
 def decide_one(view: JobView, there: There, subject: Subject, job: Job | None) -> JobDecision:
     """Decide about a job, or about the workloads of one that is gone or asks for nothing any more: None.
 
@@ -178,10 +160,6 @@ def target(write: Write) -> str:
 def about(write: Write) -> Job | Workload:
     """Return the object that a write is about."""
     return write.job if isinstance(write, CreateWorkload) else write.workload
-
-
-def _namespace(note: JobEvent) -> str:
-    return note.job.namespace
 
 
 def taken(decision: JobDecision) -> Iterator[Shared]:

@@ -1,13 +1,12 @@
 """What was decided about each job, kept until something changes that it depends on. Pure.
 
-A look costs what changed, however many jobs ask. What is kept equals `decide` about all of them; a property test
+A look costs what changed, however many jobs ask. What is kept equals what a look at everything decides; a property test
 verifies that.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from controller.fleet.memo import EVERYTHING, Memo
@@ -18,23 +17,6 @@ from controller.observe.model import Workload
 
 AT_ONCE: Final = 128
 """The limit of jobs that are decided in one look."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Common:
-    """The parts of a view that all decisions depend on."""
-
-    kinds: frozenset[str]
-    namespaces: bool
-    default_limit: int | None
-    unguarded: str
-    queues: bool
-    unkept: frozenset[str]
-
-    @classmethod
-    def of(cls, view: JobView) -> _Common:
-        kinds, unkept = frozenset(view.kinds), frozenset(view.unkept)
-        return cls(kinds, view.namespaces is not None, view.default_limit, view.unguarded, view.queues, unkept)
 
 
 class KeptJobDecisions(Memo[Subject, JobDecision, Write]):
@@ -86,7 +68,9 @@ class KeptJobDecisions(Memo[Subject, JobDecision, Write]):
 
         What changed in other parts of the view is found here.
         """
-        if self.differences("common", [_Common.of(view)]):
+        kinds, unkept = frozenset(view.kinds), frozenset(view.unkept)
+        common = kinds, view.namespaces is None, view.default_limit, view.unguarded, view.queues, unkept
+        if self.differences("common", [common]):
             self.mark_with(EVERYTHING)
         for key in self.differences("unread jobs", view.unread_jobs):
             self.mark_with(("job", *key))

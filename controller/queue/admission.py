@@ -75,16 +75,6 @@ class QueueView:
         return [found for _, found in sorted(self.kueue.get(uid, {}).items()) if found.name == name_for(found.owner)]
 
 
-def admissions(view: QueueView) -> dict[str, Admission]:
-    """Return by UID what the queue of each workload allows; those without a queue are not in it."""
-    found = {}
-    for workload in view.workloads:
-        admission = admission_or_error(view, workload)
-        if admission is not None:
-            found[workload.uid] = admission
-    return found
-
-
 def admission_or_error(view: QueueView, workload: Workload) -> Admission | None:
     """Return what a workload's queue allows; None without a queue. An error keeps what is reserved."""
     try:

@@ -109,21 +109,6 @@ class QueueDecision:
 NOTHING: Final = QueueDecision()
 
 
-def decide(view: QueueView) -> QueueDecision:
-    """Return what to write. Nothing, while Kueue's Workloads are not known."""
-    decision = QueueDecision()
-    if view.unknown:
-        return decision
-    present = {each.uid: each for each in sorted(view.workloads, key=lambda each: each.ref)}
-    for uid in (*present, *sorted(view.kueue.keys() - present.keys())):
-        one = decide_one(view, uid, present.get(uid))
-        decision.writes |= one.writes
-        decision.notes += one.notes
-        decision.moments += one.moments
-        decision.errors |= one.errors
-    return decision
-
-
 def decide_one(view: QueueView, uid: str, workload: Workload | None) -> QueueDecision:
     """Return what to write for the workload with this UID; None: it is gone."""
     decision = QueueDecision()

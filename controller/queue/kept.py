@@ -1,7 +1,7 @@
 """What was decided about each workload's queue, kept until something changes that it depends on. Pure.
 
-A pass costs what changed, however many workloads wait. What is kept equals the decisions about all of them
-(`admissions`, `decide`); a property test verifies that.
+A pass costs what changed, however many workloads wait. What is kept equals what a look at everything decides; a
+property test verifies that.
 """
 
 from __future__ import annotations

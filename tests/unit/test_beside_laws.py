@@ -25,8 +25,7 @@ from controller.observe import decode
 from controller.observe.caches import Caches
 from controller.observe.model import Template
 from controller.qualify.decide import decide as decide_tests
-from controller.queue.admission import QueueView, admissions
-from controller.queue.decide import decide as decide_queue
+from controller.queue.admission import QueueView
 from controller.queue.model import body_for
 from controller.queue.queues import AT_ONCE, Queues
 from controller.queue.watches import QueueWatch
@@ -38,6 +37,8 @@ from neuron_dra.errors import NotFound
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import KubeConfig
 from neuron_dra.kube.events import EventRecorder
+from tests.support.decide_all import admissions, decide_jobs
+from tests.support.decide_all import decide_queues as decide_queue
 from tests.support.sending import new_sender, pods_looked_for
 from tests.support.waiting import eventually
 from tests.unit.test_jobs_decide import job, view
@@ -235,7 +236,7 @@ async def test_an_unreadable_workload_exists_for_its_workload_of_kueue(api: Embe
 def test_an_error_about_one_job_is_its_event() -> None:
     """No decoder returns such a job; whatever raises in a decision costs that job alone."""
     bad: Any = None
-    found = jobs.decide(view(replace(job(name="bad"), wish=bad), job(template=None)))
+    found = decide_jobs(view(replace(job(name="bad"), wish=bad), job(template=None)))
     assert [each.job.name for each in found.writes if isinstance(each, jobs.CreateWorkload)] == ["train"]
     assert [(each.job.name, each.reason) for each in found.notes] == [("bad", "InternalError")]
     assert list(found.errors) == ["Job ml/bad"]
@@ -243,12 +244,12 @@ def test_an_error_about_one_job_is_its_event() -> None:
 
 def test_a_job_that_cannot_be_read_keeps_its_reservation() -> None:
     there = view(workloads=(workload_of_job(),))
-    assert [type(each).__name__ for each in jobs.decide(there).writes] == ["DeleteWorkload"]
-    assert jobs.decide(replace(there, unread_jobs={("Job", "ml/train")})).writes == []
+    assert [type(each).__name__ for each in decide_jobs(there).writes] == ["DeleteWorkload"]
+    assert decide_jobs(replace(there, unread_jobs={("Job", "ml/train")})).writes == []
 
 
 def test_a_reservation_that_cannot_be_read_stays_although_its_job_asks_for_another() -> None:
-    found = jobs.decide(replace(view(job(), workloads=(workload_of_job(template="x"),)), unread_workloads={"w-train"}))
+    found = decide_jobs(replace(view(job(), workloads=(workload_of_job(template="x"),)), unread_workloads={"w-train"}))
     assert (found.writes, [each.reason for each in found.notes]) == ([], ["InternalError"])
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from controller.jobs.decide import ChangeWorkload, CreateWorkload, DeleteWorkload, JobDecision, JobView, decide
+from controller.jobs.decide import ChangeWorkload, CreateWorkload, DeleteWorkload, JobDecision, JobView
 from controller.jobs.kinds import KINDS
 from controller.jobs.model import Job
 from controller.observe import decode
@@ -17,6 +17,7 @@ from controller.plan import strategies
 from neuron_dra.core import job_wish
 from neuron_dra.core.job_wish import InvalidWish, Wish, wish
 from neuron_dra.core.wire import Obj
+from tests.support.decide_all import decide_jobs as decide
 
 KIND = {each.name: each for each in KINDS}
 GUARDED = Namespace("ml", "16", "true")

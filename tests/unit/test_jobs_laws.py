@@ -11,10 +11,11 @@ from dataclasses import dataclass, field, replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.jobs.decide import ChangeWorkload, CreateWorkload, DeleteWorkload, JobDecision, JobView, Write, decide
+from controller.jobs.decide import ChangeWorkload, CreateWorkload, DeleteWorkload, JobDecision, JobView, Write
 from controller.jobs.model import Job, PodSet
 from controller.observe import decode
 from controller.observe.model import Namespace, Workload
+from tests.support.decide_all import decide_jobs as decide
 
 NAMESPACES = {
     "ml": Namespace("ml", "16", "true"),

@@ -16,8 +16,7 @@ from controller.apply.requests import Applier
 from controller.fleet.fleet_index import FleetIndex
 from controller.observe.caches import Caches
 from controller.observe.model import API_VERSION, JOBS_LABEL, JOBS_QUEUED, Workload
-from controller.queue.admission import QueueView, admissions
-from controller.queue.decide import decide
+from controller.queue.admission import QueueView
 from controller.queue.model import KueueWorkload, name_for
 from controller.queue.queues import Queues, _held
 from controller.queue.watches import QueueWatch
@@ -29,6 +28,8 @@ from neuron_dra.kube.config import KubeConfig
 from neuron_dra.kube.events import EventRecorder
 from neuron_dra.kube.objects import Damaged
 from neuron_dra.kube.reflector import Reflector
+from tests.support.decide_all import admissions
+from tests.support.decide_all import decide_queues as decide
 from tests.unit.test_plan_costs import lines
 from tests.unit.test_queue_decide import ADMISSION, ADMITTED, GIVEN_BACK, NOW, READY, RECORD, kueue_item, workload_item
 

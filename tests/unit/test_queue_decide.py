@@ -19,11 +19,11 @@ from controller.queue.decide import (
     WriteSpec,
     WriteStatus,
     apply_status,
-    decide,
 )
 from controller.queue.model import IN_USE, KueueWorkload, body_for, project
 from controller.timing import QueueTiming
 from neuron_dra.core.wire import Obj
+from tests.support.decide_all import decide_queues as decide
 
 NOW = datetime.datetime(2026, 3, 1, 12, 0, tzinfo=datetime.UTC)
 TIMING = QueueTiming(patience_s=300.0, first_return_s=60.0, longest_return_s=3600.0)

@@ -1,0 +1,50 @@
+"""Decides about all jobs, and all queues, at once: what the controller keeps of its decisions must equal this."""
+
+from __future__ import annotations
+
+from controller.jobs import decide as jobs
+from controller.jobs.decide import JobDecision, JobView, about, taken
+from controller.jobs.there import There, order
+from controller.observe.model import Admission
+from controller.queue import decide as queues
+from controller.queue.admission import QueueView, admission_or_error
+from controller.queue.decide import QueueDecision
+from neuron_dra.core.turns import in_turn
+
+
+def decide_jobs(view: JobView) -> JobDecision:
+    """Return what to write, and what to tell. Namespaces take turns."""
+    there = There()
+    for workload in view.workloads:
+        there.put(workload.uid, workload)
+    job_of = {(job.namespace, job.mark): job for job in view.jobs}
+    whole = JobDecision()
+    for subject in sorted(job_of.keys() | there.made.keys(), key=order):
+        decision = jobs.decide_one(view, there, subject, job_of.get(subject))
+        there.plan(subject, taken(decision))
+        whole.writes += decision.writes
+        whole.notes += decision.notes
+        whole.errors |= decision.errors
+    writes = in_turn(whole.writes, lambda write: about(write).namespace)
+    return JobDecision(writes, in_turn(whole.notes, lambda note: note.job.namespace), whole.errors)
+
+
+def decide_queues(view: QueueView) -> QueueDecision:
+    """Return what to write. Nothing, while Kueue's Workloads are not known."""
+    whole = QueueDecision()
+    if view.unknown:
+        return whole
+    present = {workload.uid: workload for workload in sorted(view.workloads, key=lambda workload: workload.ref)}
+    for uid in (*present, *sorted(view.kueue.keys() - present.keys())):
+        decision = queues.decide_one(view, uid, present.get(uid))
+        whole.writes |= decision.writes
+        whole.notes += decision.notes
+        whole.moments += decision.moments
+        whole.errors |= decision.errors
+    return whole
+
+
+def admissions(view: QueueView) -> dict[str, Admission]:
+    """Return by UID what the queue of each workload allows; those without a queue are not in it."""
+    of_all = {workload.uid: admission_or_error(view, workload) for workload in view.workloads}
+    return {uid: admission for uid, admission in of_all.items() if admission is not None}
