@@ -33,6 +33,7 @@ class Memo(Generic[K, D, W]):
         self._decisions: dict[K, D] = {}  # those that say anything
         self._errors: dict[K, Mapping[str, Exception]] = {}
         self._write_keys: dict[K, tuple[str, ...]] = {}
+        self._moved: set[str] = set()  # see `take_moved`
         self._inputs: Sharing[K, Hashable] = Sharing()
         self._entries: dict[str, frozenset[Any]] = {}  # see `differences`
         self._marked: set[K] = set()  # to be decided again
@@ -100,15 +101,16 @@ class Memo(Generic[K, D, W]):
         writes: Mapping[str, W],
         errors: Mapping[str, Exception],
         inputs: Iterable[Hashable] | None,
-    ) -> list[str]:
-        """Keep a decision with its inputs; return the keys of its writes, now and before.
-
-        Without inputs (None), the key is forgotten.
-        """
-        before = self._write_keys.get(key, ())
+    ) -> None:
+        """Keep a decision with its inputs. Without inputs (None), the key is forgotten."""
+        self._moved.update(self._write_keys.get(key, ()), writes)
         self.writes |= writes
         put(self._write_keys, key, tuple(writes) or None)
         put(self._decisions, key, decision if decision != self._nothing else None)
         put(self._errors, key, errors or None)
         self._inputs.put(key, () if inputs is None else (EVERYTHING, *inputs))
-        return [*writes, *(write_key for write_key in before if write_key not in writes)]
+
+    def take_moved(self) -> set[str]:
+        """Return the keys of the writes that were decided since the last call, and of those that are gone."""
+        moved, self._moved = self._moved, set()
+        return moved

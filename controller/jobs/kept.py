@@ -63,8 +63,8 @@ class KeptJobDecisions(Memo[Subject, JobDecision, Write]):
         if workload is not None and workload.made_for:
             self.mark((workload.namespace, workload.made_for))
 
-    def follow(self, view: JobView, at_most: int = AT_ONCE) -> dict[Subject, list[str]]:
-        """Decide the next jobs that have to be; return them, each with the keys of its writes, now and before.
+    def follow(self, view: JobView, at_most: int = AT_ONCE) -> list[Subject]:
+        """Decide the next jobs that have to be, and return them.
 
         What changed in other parts of the view is found here.
         """
@@ -76,9 +76,13 @@ class KeptJobDecisions(Memo[Subject, JobDecision, Write]):
             self.mark_with(("job", *key))
         for uid in self.differences("unread workloads", view.unread_workloads):
             self.mark_job_of(self.there.workloads.get(uid))
-        return {subject: self._decide(view, subject) for subject in self.take(at_most)}
+        decided = []
+        for subject in self.take(at_most):
+            self._decide(view, subject)
+            decided.append(subject)
+        return decided
 
-    def _decide(self, view: JobView, subject: Subject) -> list[str]:
+    def _decide(self, view: JobView, subject: Subject) -> None:
         job = self.jobs.get(subject)
         decision = decide_one(view, self.there, subject, job)
         for shared in self.there.plan(subject, taken(decision)):
@@ -86,7 +90,7 @@ class KeptJobDecisions(Memo[Subject, JobDecision, Write]):
             self.mark_after(subject, shared)
         writes = {target(write): write for write in decision.writes}
         is_known = job is not None or subject in self.there.made
-        return self.keep(subject, decision, writes, decision.errors, _inputs(subject, job) if is_known else None)
+        self.keep(subject, decision, writes, decision.errors, _inputs(subject, job) if is_known else None)
 
 
 def _inputs(subject: Subject, job: Job | None) -> Iterator[Hashable]:

@@ -157,7 +157,7 @@ class JobReservations:
     def _decide(self, index: FleetIndex) -> None:
         """Decide the next that have to be."""
         decided = self._kept.follow(self._view(index))
-        self._writes.decided(sorted({key for write_keys in decided.values() for key in write_keys}))
+        self._writes.decided(sorted(self._kept.take_moved()))
         for subject in decided:
             if subject not in self._kept.jobs:
                 self._rejected.pop(subject, None)

@@ -45,15 +45,15 @@ class KeptQueueDecisions(Memo[str, QueueDecision, Write]):
         """Return the UIDs of the workloads whose Workloads of Kueue have these names, as namespace/name."""
         return frozenset(self._by_kueue_name[name] for name in kueue_names if name in self._by_kueue_name)
 
-    def follow(self, view: QueueView, changed: Iterable[str]) -> dict[str, list[str]]:
-        """Decide what has `changed`, is due, or depends on other parts of the view that changed.
-
-        Return the keys of the writes of all that, before and now.
-        """
+    def follow(self, view: QueueView, changed: Iterable[str]) -> list[str]:
+        """Decide what has `changed`, is due, or depends on other parts of the view that changed; return all that."""
         self._mark_affected(view)
         for uid in (*changed, *self._moments.take(view.now)):
             self.mark(uid)
-        return {uid: self._decide(view, uid) for uid in self.take()}
+        decided = [*self.take()]
+        for uid in decided:
+            self._decide(view, uid)
+        return decided
 
     def next_moment(self) -> datetime.datetime | None:
         """Return when a decision is due although nothing changes."""
@@ -77,7 +77,7 @@ class KeptQueueDecisions(Memo[str, QueueDecision, Write]):
         for priority_class, _ in self.differences("priorities", view.priorities.items()):
             self.mark_with(("class", priority_class))
 
-    def _decide(self, view: QueueView, uid: str) -> list[str]:
+    def _decide(self, view: QueueView, uid: str) -> None:
         workload = self.workloads.get(uid)
         put(self.admissions, uid, None if workload is None else admission_or_error(view, workload))
         decision = NOTHING if view.unknown else decide_one(view, uid, workload)
@@ -85,7 +85,7 @@ class KeptQueueDecisions(Memo[str, QueueDecision, Write]):
         inputs: Iterable[tuple[str, str]] | None = () if uid in view.kueue else None
         if workload is not None:
             inputs = _inputs(workload)
-        return self.keep(uid, decision, decision.writes, decision.errors, inputs)
+        self.keep(uid, decision, decision.writes, decision.errors, inputs)
 
     def order(self, uid: str) -> tuple[str, str, str]:
         """Return what workloads are sorted by that are decided at the same time."""

@@ -202,8 +202,7 @@ class Queues:
                 self._told.put(uid, notes[0].workload.namespace, notes[0].message)
             else:
                 self._told.forget(uid)
-        keys = {key for write_keys in decided.values() for key in write_keys}
-        self._writes.decided(sorted(keys, key=self._kept.order))
+        self._writes.decided(sorted(self._kept.take_moved(), key=self._kept.order))
 
     def row(self, key: str, write: Write) -> WriteRow | None:
         """Return how a write is sent: to the workload itself, or to Kueue's Workload for it."""

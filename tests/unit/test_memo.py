@@ -60,7 +60,8 @@ class Laws(RuleBasedStateMachine):
             errors = {name: ValueError(name)} if decision > 7 else {}
             inputs = [name[0]] if name in self.values else None
             had = name in self.memo._write_keys
-            assert self.memo.keep(name, decision, writes, errors, inputs) == [name] * (had or bool(writes))
+            self.memo.keep(name, decision, writes, errors, inputs)
+            assert self.memo.take_moved() == {name} & ({*writes} | ({name} if had else set()))
         assert self.memo.undecided == max(before - at_most, 0)
 
     @invariant()
