@@ -209,7 +209,8 @@ class DecidedWrites(Generic[W]):
             self.taking.discard(key)
             self.move([key])
             self._on_change()
-        if attempt.outcome is WriteOutcome.WRITTEN and row.is_shown:
+        # It may not be decided any more since before it was sent.
+        if key not in self._writes or (attempt.outcome is WriteOutcome.WRITTEN and row.is_shown):
             self.forget_tries(key)
         if attempt.outcome in (WriteOutcome.REJECTED, WriteOutcome.FAILED):
             facts = {"decider": self._name, "request": row.kind, "object": row.object, "error": attempt.error}

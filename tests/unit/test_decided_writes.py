@@ -102,10 +102,14 @@ class Objects:
             self.outbox.answered(request, Answer.NOT_SENT, 0.0)  # as the sender does
             request = self.outbox.take(0.0)
         if request is not None:
-            coroutine: Any = request.wish.send(request.term)
-            coroutine.send(None)
-            self.requests[request.wish.part] = request, coroutine
+            self.begin(request)
         return request
+
+    def begin(self, request: OpenRequest) -> None:
+        """Send a request until it waits for its answer."""
+        coroutine: Any = request.wish.send(request.term)
+        coroutine.send(None)
+        self.requests[request.wish.part] = request, coroutine
 
     def answer(self, key: str, error: Exception | None = None) -> Answer:
         """Answer the request for an object; return what the outbox learns."""
@@ -267,6 +271,20 @@ def test_object_that_needs_nothing_forgets_its_tries() -> None:
     there.decide("a1", None)
     there.decide("a1", Write())
     assert there.send_now() == ["a1"]
+
+
+def test_write_that_goes_before_it_is_sent_leaves_no_tries() -> None:
+    """The outbox has given it to a task, which has not begun."""
+    there = Objects()
+    there.decide("a1", Write())
+    there.place()
+    request = there.outbox.take(0.0)
+    assert request is not None
+    there.decide("a1", None)
+    there.place()
+    there.begin(request)
+    there.answer("a1", Invalid("x"))
+    assert there.writes._tries == {}
 
 
 def test_decision_replaces_a_write_that_was_not_sent() -> None:
