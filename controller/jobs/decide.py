@@ -87,7 +87,7 @@ Write = CreateWorkload | ChangeWorkload | DeleteWorkload
 class JobView:
     """What a decision depends on.
 
-    - `jobs`: those with the annotation; `kinds`: the kinds of which all are known.
+    - `kinds`: the kinds of which all jobs are known.
     - `templates`: every ResourceClaimTemplate by namespace and name.
     - `namespaces`: by name; None if they cannot be read.
     - `default_limit`: the nodes that a namespace without a limit may reserve; None is no limit.
@@ -98,9 +98,7 @@ class JobView:
     - `unread_jobs`: kind, and namespace/name, of the objects that cannot be read; `unread_workloads`: UIDs of those.
     """
 
-    jobs: Collection[Job]
     kinds: Collection[str]
-    workloads: Collection[Workload]
     templates: Mapping[tuple[str, str], Template]
     namespaces: Mapping[str, Namespace] | None
     default_limit: int | None

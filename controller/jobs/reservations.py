@@ -166,9 +166,7 @@ class JobReservations:
 
     def _view(self, index: FleetIndex) -> JobView:
         return JobView(
-            jobs=self._kept.jobs.values(),
             kinds=self._watches.kinds,
-            workloads=self._kept.there.workloads.values(),
             templates=index.template_by_key,
             namespaces=None if index.namespaces is None else self._namespaces,
             default_limit=self._default_limit,

@@ -52,7 +52,6 @@ class QueueView:
     - `unread`: UIDs of workloads that cannot be read themselves.
     """
 
-    workloads: Collection[Workload]
     kueue: Mapping[str, Mapping[str, KueueWorkload]]
     unknown: str
     held: Callable[[str, Workload | None], HeldNodes]

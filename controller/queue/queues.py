@@ -231,7 +231,6 @@ class Queues:
         required = () if index.namespaces is None else self._caches.queued_namespaces
         uncertain = self._uncertain
         return QueueView(
-            workloads=self._kept.workloads.values(),
             kueue=self._watch.by_owner,
             unknown=self._watch.unknown or (_LISTING if self._stale else ""),
             held=lambda uid, workload: _held(index, uid, workload, is_uncertain=uid in uncertain),

@@ -2,17 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
 from controller.jobs import decide as jobs
 from controller.jobs.decide import JobDecision, JobView, about, taken
+from controller.jobs.model import Job
 from controller.jobs.there import There, order
-from controller.observe.model import Admission
+from controller.observe.model import Admission, Workload
 from controller.queue import decide as queues
 from controller.queue.admission import QueueView, admission_or_error
 from controller.queue.decide import QueueDecision
 from neuron_dra.core.turns import in_turn
 
 
-def decide_jobs(view: JobView) -> JobDecision:
+@dataclass(frozen=True, slots=True)
+class WholeJobView(JobView):
+    """What the decisions about all jobs depend on: also the jobs that ask, and all workloads."""
+
+    jobs: Collection[Job] = field(kw_only=True)
+    workloads: Collection[Workload] = field(kw_only=True)
+
+
+@dataclass(frozen=True, slots=True)
+class WholeQueueView(QueueView):
+    """What the decisions about all queues depend on: also all workloads."""
+
+    workloads: Collection[Workload] = field(kw_only=True)
+
+
+def decide_jobs(view: WholeJobView) -> JobDecision:
     """Return what to write, and what to tell. Namespaces take turns."""
     there = There()
     for workload in view.workloads:
@@ -29,7 +48,7 @@ def decide_jobs(view: JobView) -> JobDecision:
     return JobDecision(writes, in_turn(whole.notes, lambda note: note.job.namespace), whole.errors)
 
 
-def decide_queues(view: QueueView) -> QueueDecision:
+def decide_queues(view: WholeQueueView) -> QueueDecision:
     """Return what to write. Nothing, while Kueue's Workloads are not known."""
     whole = QueueDecision()
     if view.unknown:
@@ -44,7 +63,7 @@ def decide_queues(view: QueueView) -> QueueDecision:
     return whole
 
 
-def admissions(view: QueueView) -> dict[str, Admission]:
+def admissions(view: WholeQueueView) -> dict[str, Admission]:
     """Return by UID what the queue of each workload allows; those without a queue are not in it."""
     of_all = {workload.uid: admission_or_error(view, workload) for workload in view.workloads}
     return {uid: admission for uid, admission in of_all.items() if admission is not None}

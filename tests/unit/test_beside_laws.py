@@ -25,7 +25,6 @@ from controller.observe import decode
 from controller.observe.caches import Caches
 from controller.observe.model import Template
 from controller.qualify.decide import decide as decide_tests
-from controller.queue.admission import QueueView
 from controller.queue.model import body_for
 from controller.queue.queues import AT_ONCE, Queues
 from controller.queue.watches import QueueWatch
@@ -37,7 +36,7 @@ from neuron_dra.errors import NotFound
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import KubeConfig
 from neuron_dra.kube.events import EventRecorder
-from tests.support.decide_all import admissions, decide_jobs
+from tests.support.decide_all import WholeQueueView, admissions, decide_jobs
 from tests.support.decide_all import decide_queues as decide_queue
 from tests.support.sending import new_sender, pods_looked_for
 from tests.support.waiting import eventually
@@ -300,7 +299,7 @@ def test_an_error_about_one_workload_with_a_queue_is_its_own() -> None:
     bad: Any = None
     broken = replace(workload(), uid="1111111111", name="broken", size=bad, queue="team")
     sound = workload(record=None)
-    both = QueueView([broken, sound], {}, "", lambda uid, of: NOTHING, (), (), {}, QueueTiming(), NOW)
+    both = WholeQueueView({}, "", lambda uid, of: NOTHING, (), (), {}, QueueTiming(), NOW, workloads=[broken, sound])
     assert list(decide_queue(both).writes) == [sound.uid]
     hidden = replace(both, workloads=[replace(broken, queue_record=bad), sound])
     allowed = admissions(hidden)

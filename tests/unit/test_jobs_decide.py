@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from controller.jobs.decide import ChangeWorkload, CreateWorkload, DeleteWorkload, JobDecision, JobView
+from controller.jobs.decide import ChangeWorkload, CreateWorkload, DeleteWorkload, JobDecision
 from controller.jobs.kinds import KINDS
 from controller.jobs.model import Job
 from controller.observe import decode
@@ -17,6 +17,7 @@ from controller.plan import strategies
 from neuron_dra.core import job_wish
 from neuron_dra.core.job_wish import InvalidWish, Wish, wish
 from neuron_dra.core.wire import Obj
+from tests.support.decide_all import WholeJobView
 from tests.support.decide_all import decide_jobs as decide
 
 KIND = {each.name: each for each in KINDS}
@@ -58,10 +59,9 @@ def view(
     unguarded: str = "",
     templates: Mapping[tuple[str, str], Template] = {},
     kinds: Collection[str] = tuple(KIND),
-) -> JobView:
-    return JobView(
-        jobs, kinds, workloads, templates, namespaces, default_limit, unguarded, lambda each: each.name in in_use
-    )
+) -> WholeJobView:
+    facts = kinds, templates, namespaces, default_limit, unguarded, lambda each: each.name in in_use
+    return WholeJobView(*facts, jobs=jobs, workloads=workloads)
 
 
 def writes(found: JobDecision) -> list[str]:

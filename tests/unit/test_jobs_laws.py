@@ -11,10 +11,11 @@ from dataclasses import dataclass, field, replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.jobs.decide import ChangeWorkload, CreateWorkload, DeleteWorkload, JobDecision, JobView, Write
+from controller.jobs.decide import ChangeWorkload, CreateWorkload, DeleteWorkload, JobDecision, Write
 from controller.jobs.model import Job, PodSet
 from controller.observe import decode
 from controller.observe.model import Namespace, Workload
+from tests.support.decide_all import WholeJobView
 from tests.support.decide_all import decide_jobs as decide
 
 NAMESPACES = {
@@ -39,15 +40,15 @@ class Cluster:
 
     def decide(self) -> JobDecision:
         return decide(
-            JobView(
-                self.jobs,
+            WholeJobView(
                 KINDS,
-                self.workloads,
                 {},
                 NAMESPACES,
                 None,
                 self.unguarded,
                 lambda each: f"{each.namespace}/{each.name}" in self.used,
+                jobs=self.jobs,
+                workloads=self.workloads,
             )
         )
 

@@ -16,7 +16,7 @@ from controller.apply.fence import Fence
 from controller.apply.leader import Alone
 from controller.apply.requests import Applier
 from controller.fleet.fleet_index import FleetIndex
-from controller.jobs.decide import CreateWorkload, JobView, target
+from controller.jobs.decide import CreateWorkload, target
 from controller.jobs.guard import POLICY
 from controller.jobs.reservations import AT_ONCE, JobReservations, _in_use
 from controller.jobs.watches import JobWatches
@@ -40,6 +40,7 @@ from neuron_dra.kube.config import KubeConfig
 from neuron_dra.kube.events import EventRecorder
 from neuron_dra.kube.objects import Damaged
 from neuron_dra.kube.reflector import Reflector
+from tests.support.decide_all import WholeJobView
 from tests.support.decide_all import decide_jobs as decide
 from tests.support.sent_events import send_events
 from tests.unit.test_jobs_decide import item, pods
@@ -130,12 +131,12 @@ class Followed:
         while kept.undecided:
             kept.follow(self.jobs._view(index), at_once)
 
-    def whole(self) -> JobView:
+    def whole(self) -> WholeJobView:
         """Return the view as a look at everything finds it."""
         index = self.caches.index()
         namespaces = {each["value"].name: each["value"] for each in self.caches.namespaces.items.values()}
         listed = [each for each in self.watches.reflectors.values() if each.synced.is_set()]
-        return JobView(
+        return WholeJobView(
             jobs=[each["value"] for reflector in listed for each in reflector.items.values()],
             kinds=self.watches.kinds,
             workloads=[each["value"] for each in self.caches.workloads.items.values()],

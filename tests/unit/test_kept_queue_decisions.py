@@ -16,7 +16,6 @@ from controller.apply.requests import Applier
 from controller.fleet.fleet_index import FleetIndex
 from controller.observe.caches import Caches
 from controller.observe.model import API_VERSION, JOBS_LABEL, JOBS_QUEUED, Workload
-from controller.queue.admission import QueueView
 from controller.queue.model import KueueWorkload, name_for
 from controller.queue.queues import Queues, _held
 from controller.queue.watches import QueueWatch
@@ -28,7 +27,7 @@ from neuron_dra.kube.config import KubeConfig
 from neuron_dra.kube.events import EventRecorder
 from neuron_dra.kube.objects import Damaged
 from neuron_dra.kube.reflector import Reflector
-from tests.support.decide_all import admissions
+from tests.support.decide_all import WholeQueueView, admissions
 from tests.support.decide_all import decide_queues as decide
 from tests.unit.test_plan_costs import lines
 from tests.unit.test_queue_decide import ADMISSION, ADMITTED, GIVEN_BACK, NOW, READY, RECORD, kueue_item, workload_item
@@ -81,14 +80,14 @@ class Followed:
     def admit(self) -> None:
         self.queues.admissions(self.caches.index(), self.now)
 
-    def whole(self) -> QueueView:
+    def whole(self) -> WholeQueueView:
         """Return the view as a look at everything finds it."""
         index = self.caches.index()
         by_owner: dict[str, dict[str, KueueWorkload]] = {}
         for item in self.watch._reflector.items.values():
             by_owner.setdefault(item["value"].owner.uid, {})[item["value"].ref] = item["value"]
         namespaces = [item["value"] for item in self.caches.namespaces.items.values()]
-        return QueueView(
+        return WholeQueueView(
             workloads=index.workloads,
             kueue=by_owner,
             unknown=self.watch.unknown,

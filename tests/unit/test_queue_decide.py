@@ -10,7 +10,7 @@ import pytest
 
 from controller.observe import decode
 from controller.observe.model import Admission, QueueRecord, Workload
-from controller.queue.admission import HeldNodes, QueueView, admission_of
+from controller.queue.admission import HeldNodes, admission_of
 from controller.queue.decide import (
     CreateKueueWorkload,
     LetGo,
@@ -23,6 +23,7 @@ from controller.queue.decide import (
 from controller.queue.model import IN_USE, KueueWorkload, body_for, project
 from controller.timing import QueueTiming
 from neuron_dra.core.wire import Obj
+from tests.support.decide_all import WholeQueueView
 from tests.support.decide_all import decide_queues as decide
 
 NOW = datetime.datetime(2026, 3, 1, 12, 0, tzinfo=datetime.UTC)
@@ -112,20 +113,21 @@ def view(
     required: Collection[str] = (),
     unsettled: Collection[str] = (),
     priorities: Mapping[str, int] = {},
-) -> QueueView:
+) -> WholeQueueView:
     by_owner: dict[str, dict[str, KueueWorkload]] = {}
     for each in theirs:
         by_owner.setdefault(each.owner.uid, {})[each.ref] = each
     workloads = [ours] if ours is not None else []
-    return QueueView(workloads, by_owner, unknown, lambda uid, of: held, required, unsettled, priorities, TIMING, NOW)
+    facts = by_owner, unknown, lambda uid, of: held, required, unsettled, priorities, TIMING, NOW
+    return WholeQueueView(*facts, workloads=workloads)
 
 
-def admission(found: QueueView) -> Admission | None:
+def admission(found: WholeQueueView) -> Admission | None:
     (ours,) = found.workloads
     return admission_of(found, ours)
 
 
-def gate(found: QueueView) -> tuple[int, bool, str]:
+def gate(found: WholeQueueView) -> tuple[int, bool, str]:
     allowed = admission(found)
     assert allowed is not None
     return allowed.groups, allowed.revoked, allowed.reason
