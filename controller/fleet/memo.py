@@ -2,37 +2,48 @@
 
 from __future__ import annotations
 
+import datetime
 import heapq
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Hashable, Iterable, Iterator, Set
+from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar
 
 from controller.fleet.reserved import put
 from controller.fleet.sharing import Sharing
 
 K = TypeVar("K", bound=Hashable)
-D = TypeVar("D")
 W = TypeVar("W")
+N = TypeVar("N")
 E = TypeVar("E", bound=Hashable)
 
 EVERYTHING: Final = "everything"
 """The input of all decisions."""
 
 
-class Memo(Generic[K, D, W]):
+@dataclass(slots=True)
+class Decision(Generic[W, N]):
+    """What to write, by key, and which Events to post; when to decide again; and errors, by object."""
+
+    writes: dict[str, W] = field(default_factory=dict)
+    notes: list[N] = field(default_factory=list)
+    moments: list[datetime.datetime] = field(default_factory=list)
+    errors: dict[str, Exception] = field(default_factory=dict)
+
+
+class Memo(Generic[K, W, N]):
     """The decisions by key. To decide again costs what changed, however many there are.
 
     - `writes`: what the decisions write, by the keys of the writes. A decision that has to be made again writes nothing
       until then.
     """
 
-    def __init__(self, nothing: D, order: Callable[[K], tuple[str, ...]]) -> None:
-        """`nothing`: the decision that says nothing. `order` begins with the namespace: namespaces take turns."""
+    def __init__(self, order: Callable[[K], tuple[str, ...]]) -> None:
+        """`order` begins with the namespace: namespaces take turns."""
         self.writes: dict[str, W] = {}
-        self._nothing = nothing
+        self._nothing: Decision[W, N] = Decision()
         self._order = order
-        self._decisions: dict[K, D] = {}  # those that say anything
-        self._errors: dict[K, Mapping[str, Exception]] = {}
-        self._write_keys: dict[K, tuple[str, ...]] = {}
+        self._decisions: dict[K, Decision[W, N]] = {}  # those that say anything
+        self._errors: dict[K, dict[str, Exception]] = {}
         self._moved: set[str] = set()  # see `take_moved`
         self._inputs: Sharing[K, Hashable] = Sharing()
         self._entries: dict[str, frozenset[Any]] = {}  # see `differences`
@@ -49,7 +60,7 @@ class Memo(Generic[K, D, W]):
         """The errors of all decisions, by object."""
         return {name: err for errors in self._errors.values() for name, err in errors.items()}
 
-    def of(self, key: K) -> D:
+    def of(self, key: K) -> Decision[W, N]:
         """Return the last decision."""
         return self._decisions.get(key, self._nothing)
 
@@ -60,18 +71,18 @@ class Memo(Generic[K, D, W]):
         self._marked.add(key)
         rank = self._order(key)
         heapq.heappush(self._heaps.setdefault(rank[0], []), (rank, key))
-        for write_key in self._write_keys.get(key, ()):
+        for write_key in self.of(key).writes:
             self.writes.pop(write_key, None)
 
     def mark_with(self, shared: Hashable) -> None:
         """Let all decisions be made again that have this input."""
-        for key in [*self._inputs.of(shared)]:
+        for key in self._inputs.of(shared):
             self.mark(key)
 
     def mark_after(self, key: K, shared: Hashable) -> None:
         """Let those of the decisions with this input be made again that come after one in the order."""
         rank = self._order(key)
-        for other in [*self._inputs.of(shared)]:
+        for other in self._inputs.of(shared):
             if self._order(other) > rank:
                 self.mark(other)
 
@@ -94,20 +105,12 @@ class Memo(Generic[K, D, W]):
             taken.add(key)
             yield key
 
-    def keep(
-        self,
-        key: K,
-        decision: D,
-        writes: Mapping[str, W],
-        errors: Mapping[str, Exception],
-        inputs: Iterable[Hashable] | None,
-    ) -> None:
+    def keep(self, key: K, decision: Decision[W, N], inputs: Iterable[Hashable] | None) -> None:
         """Keep a decision with its inputs. Without inputs (None), the key is forgotten."""
-        self._moved.update(self._write_keys.get(key, ()), writes)
-        self.writes |= writes
-        put(self._write_keys, key, tuple(writes) or None)
+        self._moved.update(self.of(key).writes, decision.writes)
+        self.writes |= decision.writes
         put(self._decisions, key, decision if decision != self._nothing else None)
-        put(self._errors, key, errors or None)
+        put(self._errors, key, decision.errors or None)
         self._inputs.put(key, () if inputs is None else (EVERYTHING, *inputs))
 
     def take_moved(self) -> set[str]:

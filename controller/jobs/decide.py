@@ -12,10 +12,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from controller.decisions.objects import MANAGED
 from controller.decisions.reasons import Reason
+from controller.fleet.memo import Decision
 from controller.jobs import authority
 from controller.jobs.model import Job
 from controller.jobs.there import Shared, Subject, There, kind_and_name
@@ -110,16 +111,8 @@ class JobView:
     unread_workloads: Collection[str] = ()
 
 
-@dataclass(slots=True)
-class JobDecision:
-    """The writes, and at most one Event for each job. `errors` has those of decisions, by job."""
-
-    writes: list[Write] = field(default_factory=list)
-    notes: list[JobEvent] = field(default_factory=list)
-    errors: dict[str, Exception] = field(default_factory=dict)
-
-
-NOTHING: Final = JobDecision()
+JobDecision: TypeAlias = Decision[Write, JobEvent]
+"""The writes are by namespace/name of the workload."""
 
 
 def decide_one(view: JobView, there: There, subject: Subject, job: Job | None) -> JobDecision:
@@ -148,13 +141,6 @@ def _is_gone(view: JobView, subject: Subject) -> bool:
     return kind in view.kinds and (kind, f"{subject[0]}/{name}") not in view.unread_jobs
 
 
-def target(write: Write) -> str:
-    """Return namespace/name of the workload that is written."""
-    if isinstance(write, CreateWorkload):
-        return f"{write.job.namespace}/{write.job.name}"
-    return write.workload.ref
-
-
 def about(write: Write) -> Job | Workload:
     """Return the object that a write is about."""
     return write.job if isinstance(write, CreateWorkload) else write.workload
@@ -162,7 +148,7 @@ def about(write: Write) -> Job | Workload:
 
 def taken(decision: JobDecision) -> Iterator[Shared]:
     """Yield the names that a decision takes for a new workload."""
-    for write in decision.writes:
+    for write in decision.writes.values():
         if isinstance(write, CreateWorkload):
             yield "name", write.job.namespace, write.job.name
             yield "template", write.job.namespace, write.body["spec"]["resourceClaimTemplate"]["name"]
@@ -174,7 +160,7 @@ def _release(view: JobView, found: JobDecision, workload: Workload, why: str, jo
         return True
     if view.in_use(workload):
         return False
-    found.writes.append(DeleteWorkload(workload, why, job))
+    found.writes[workload.ref] = DeleteWorkload(workload, why, job)
     return True
 
 
@@ -326,7 +312,7 @@ class _JobStep:
         if refusal is not None:
             self._warn(*refusal)
             return
-        self._found.writes.append(CreateWorkload(job, _workload(job, spec)))
+        self._found.writes[f"{job.namespace}/{job.name}"] = CreateWorkload(job, _workload(job, spec))
 
     def _queue_refusal(self) -> tuple[str, str] | None:
         """Return reason and message if nothing may be reserved because of the job's queue, or without one."""
@@ -375,7 +361,7 @@ class _JobStep:
             # Such a label is rejected, and with it what else changes.
             refusal = "InvalidQueue", _INVALID_QUEUE.format(job.asked_queue[:SHOWN_CHARACTERS])
         if changes or labels:
-            self._found.writes.append(ChangeWorkload(job, workload, changes, labels))
+            self._found.writes[workload.ref] = ChangeWorkload(job, workload, changes, labels)
         if refusal is not None:
             self._warn(*refusal)
         else:

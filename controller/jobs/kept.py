@@ -10,7 +10,7 @@ from collections.abc import Hashable, Iterator, Mapping
 from typing import Final
 
 from controller.fleet.memo import EVERYTHING, Memo
-from controller.jobs.decide import NOTHING, JobDecision, JobEvent, JobView, Write, decide_one, taken, target
+from controller.jobs.decide import JobEvent, JobView, Write, decide_one, taken
 from controller.jobs.model import Job
 from controller.jobs.there import Subject, There, kind_and_name, order, wanted
 from controller.observe.model import Workload
@@ -19,7 +19,7 @@ AT_ONCE: Final = 128
 """The limit of jobs that are decided in one look."""
 
 
-class KeptJobDecisions(Memo[Subject, JobDecision, Write]):
+class KeptJobDecisions(Memo[Subject, Write, JobEvent]):
     """The decisions by job: by namespace and mark.
 
     - `jobs`: those that ask; `there`: the workloads.
@@ -27,7 +27,7 @@ class KeptJobDecisions(Memo[Subject, JobDecision, Write]):
     """
 
     def __init__(self) -> None:
-        super().__init__(NOTHING, order)
+        super().__init__(order)
         self.jobs: dict[Subject, Job] = {}
         self.there = There()
 
@@ -88,9 +88,8 @@ class KeptJobDecisions(Memo[Subject, JobDecision, Write]):
         for shared in self.there.plan(subject, taken(decision)):
             # Those after this job may want a name that it takes or gives back.
             self.mark_after(subject, shared)
-        writes = {target(write): write for write in decision.writes}
         is_known = job is not None or subject in self.there.made
-        self.keep(subject, decision, writes, decision.errors, _inputs(subject, job) if is_known else None)
+        self.keep(subject, decision, _inputs(subject, job) if is_known else None)
 
 
 def _inputs(subject: Subject, job: Job | None) -> Iterator[Hashable]:

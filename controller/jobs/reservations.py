@@ -23,7 +23,6 @@ from controller.jobs.decide import (
     JobView,
     Write,
     about,
-    target,
 )
 from controller.jobs.early_pods import EarlyPods
 from controller.jobs.guard import Guard
@@ -208,7 +207,7 @@ class JobReservations:
         match write:
             case CreateWorkload(job=job, body=body):
                 workloads.remember(await self._client.create(NEURON_WORKLOADS, job.namespace, body))
-                log.info("made a reservation for a job", extra={"workload": target(write), "job": job.mark})
+                log.info("made a reservation for a job", extra={"workload": key, "job": job.mark})
             case ChangeWorkload(job=seen, workload=old, spec=spec, labels=labels):
                 await self._check_unchanged(old, seen, term)  # a smaller serverCount ends the pods of groups
                 patch = {"metadata": {"resourceVersion": old.version, "labels": dict(labels)}, "spec": dict(spec)}

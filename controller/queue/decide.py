@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from dataclasses import dataclass, replace
+from typing import Any, Final, TypeAlias
 
 from controller.decisions import objects
+from controller.fleet.memo import Decision
 from controller.observe import decode
 from controller.observe.model import SLOT_SIZES, QueueRecord, Workload, condition
 from controller.queue.admission import HeldNodes, QueueView, returns_at
@@ -93,20 +94,8 @@ class QueueEvent:
     message: str
 
 
-@dataclass(slots=True)
-class QueueDecision:
-    """The writes, the Events, and when to decide again. `errors` are by workload.
-
-    The writes are by UID of the workload, or by namespace/name of what Kueue has left of one that is gone.
-    """
-
-    writes: dict[str, Write] = field(default_factory=dict)
-    notes: list[QueueEvent] = field(default_factory=list)
-    moments: list[datetime.datetime] = field(default_factory=list)
-    errors: dict[str, Exception] = field(default_factory=dict)
-
-
-NOTHING: Final = QueueDecision()
+QueueDecision: TypeAlias = Decision[Write, QueueEvent]
+"""The writes are by UID of the workload, or by namespace/name of what Kueue has left of one that is gone."""
 
 
 def decide_one(view: QueueView, uid: str, workload: Workload | None) -> QueueDecision:

@@ -14,18 +14,18 @@ from controller.fleet.memo import EVERYTHING, Memo
 from controller.fleet.reserved import put
 from controller.observe.model import Admission, Workload
 from controller.queue.admission import QueueView, admission_or_error
-from controller.queue.decide import NOTHING, QueueDecision, Write, decide_one
+from controller.queue.decide import QueueDecision, QueueEvent, Write, decide_one
 from controller.queue.model import name_for
 
 
-class KeptQueueDecisions(Memo[str, QueueDecision, Write]):
+class KeptQueueDecisions(Memo[str, Write, QueueEvent]):
     """The decisions by UID of the workload.
 
     - `workloads`: those that exist; `admissions`: what each plan gets.
     """
 
     def __init__(self) -> None:
-        super().__init__(NOTHING, self.order)
+        super().__init__(self.order)
         self.workloads: dict[str, Workload] = {}
         self.admissions: dict[str, Admission] = {}
         self._moments = DueTimes()
@@ -80,12 +80,12 @@ class KeptQueueDecisions(Memo[str, QueueDecision, Write]):
     def _decide(self, view: QueueView, uid: str) -> None:
         workload = self.workloads.get(uid)
         put(self.admissions, uid, None if workload is None else admission_or_error(view, workload))
-        decision = NOTHING if view.unknown else decide_one(view, uid, workload)
+        decision = QueueDecision() if view.unknown else decide_one(view, uid, workload)
         self._moments.set(uid, min(decision.moments, default=None))
         inputs: Iterable[tuple[str, str]] | None = () if uid in view.kueue else None
         if workload is not None:
             inputs = _inputs(workload)
-        self.keep(uid, decision, decision.writes, decision.errors, inputs)
+        self.keep(uid, decision, inputs)
 
     def order(self, uid: str) -> tuple[str, str, str]:
         """Return what workloads are sorted by that are decided at the same time."""

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from controller.jobs import decide as jobs
-from controller.jobs.decide import JobDecision, JobView, about, taken
+from controller.jobs.decide import JobEvent, JobView, Write, about, taken
 from controller.jobs.model import Job
 from controller.jobs.there import There, order
 from controller.observe.model import Admission, Workload
@@ -31,21 +31,30 @@ class WholeQueueView(QueueView):
     workloads: Collection[Workload] = field(kw_only=True)
 
 
-def decide_jobs(view: WholeJobView) -> JobDecision:
-    """Return what to write, and what to tell. Namespaces take turns."""
+@dataclass(slots=True)
+class WholeJobDecision:
+    """What to write and to post for all jobs. Namespaces take turns."""
+
+    writes: list[Write] = field(default_factory=list)
+    notes: list[JobEvent] = field(default_factory=list)
+    errors: dict[str, Exception] = field(default_factory=dict)
+
+
+def decide_jobs(view: WholeJobView) -> WholeJobDecision:
+    """Return what to write, and what to tell."""
     there = There()
     for workload in view.workloads:
         there.put(workload.uid, workload)
     job_of = {(job.namespace, job.mark): job for job in view.jobs}
-    whole = JobDecision()
+    whole = WholeJobDecision()
     for subject in sorted(job_of.keys() | there.made.keys(), key=order):
         decision = jobs.decide_one(view, there, subject, job_of.get(subject))
         there.plan(subject, taken(decision))
-        whole.writes += decision.writes
+        whole.writes += decision.writes.values()
         whole.notes += decision.notes
         whole.errors |= decision.errors
     writes = in_turn(whole.writes, lambda write: about(write).namespace)
-    return JobDecision(writes, in_turn(whole.notes, lambda note: note.job.namespace), whole.errors)
+    return WholeJobDecision(writes, in_turn(whole.notes, lambda note: note.job.namespace), whole.errors)
 
 
 def decide_queues(view: WholeQueueView) -> QueueDecision:

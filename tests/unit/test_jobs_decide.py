@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from controller.jobs.decide import ChangeWorkload, CreateWorkload, DeleteWorkload, JobDecision
+from controller.jobs.decide import ChangeWorkload, CreateWorkload, DeleteWorkload
 from controller.jobs.kinds import KINDS
 from controller.jobs.model import Job
 from controller.observe import decode
@@ -17,7 +17,7 @@ from controller.plan import strategies
 from neuron_dra.core import job_wish
 from neuron_dra.core.job_wish import InvalidWish, Wish, wish
 from neuron_dra.core.wire import Obj
-from tests.support.decide_all import WholeJobView
+from tests.support.decide_all import WholeJobDecision, WholeJobView
 from tests.support.decide_all import decide_jobs as decide
 
 KIND = {each.name: each for each in KINDS}
@@ -64,14 +64,14 @@ def view(
     return WholeJobView(*facts, jobs=jobs, workloads=workloads)
 
 
-def writes(found: JobDecision) -> list[str]:
+def writes(found: WholeJobDecision) -> list[str]:
     return [
         f"{type(each).__name__} {each.job.name if isinstance(each, CreateWorkload) else each.workload.name}"
         for each in found.writes
     ]
 
 
-def reasons(found: JobDecision) -> list[str]:
+def reasons(found: WholeJobDecision) -> list[str]:
     return [each.reason for each in found.notes]
 
 

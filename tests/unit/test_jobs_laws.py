@@ -11,11 +11,11 @@ from dataclasses import dataclass, field, replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.jobs.decide import ChangeWorkload, CreateWorkload, DeleteWorkload, JobDecision, Write
+from controller.jobs.decide import ChangeWorkload, CreateWorkload, DeleteWorkload, Write
 from controller.jobs.model import Job, PodSet
 from controller.observe import decode
 from controller.observe.model import Namespace, Workload
-from tests.support.decide_all import WholeJobView
+from tests.support.decide_all import WholeJobDecision, WholeJobView
 from tests.support.decide_all import decide_jobs as decide
 
 NAMESPACES = {
@@ -38,7 +38,7 @@ class Cluster:
     unguarded: str = ""
     created: list[CreateWorkload] = field(default_factory=list)
 
-    def decide(self) -> JobDecision:
+    def decide(self) -> WholeJobDecision:
         return decide(
             WholeJobView(
                 KINDS,

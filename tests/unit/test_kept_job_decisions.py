@@ -16,7 +16,7 @@ from controller.apply.fence import Fence
 from controller.apply.leader import Alone
 from controller.apply.requests import Applier
 from controller.fleet.fleet_index import FleetIndex
-from controller.jobs.decide import CreateWorkload, target
+from controller.jobs.decide import CreateWorkload, Write
 from controller.jobs.guard import POLICY
 from controller.jobs.reservations import AT_ONCE, JobReservations, _in_use
 from controller.jobs.watches import JobWatches
@@ -326,7 +326,7 @@ class Changes(RuleBasedStateMachine):
             return
         self.there.drain(2)
         kept, found = self.there.jobs._kept, decide(self.there.whole())
-        assert kept.writes == {target(write): write for write in found.writes}
+        assert kept.writes == {_written(write): write for write in found.writes}
         notes = [note for each in kept._decisions.values() for note in each.notes]
         assert sorted(notes, key=str) == sorted(found.notes, key=str)
         assert {name: repr(err) for name, err in kept.errors.items()} == {
@@ -334,6 +334,13 @@ class Changes(RuleBasedStateMachine):
         }
         early = self.there.jobs._early_pods
         assert early._templates == dict(made_templates(self.there))
+
+
+def _written(write: Write) -> str:
+    """Return namespace/name of the workload that is written."""
+    if isinstance(write, CreateWorkload):
+        return f"{write.job.namespace}/{write.job.name}"
+    return write.workload.ref
 
 
 def remove(reflector: Reflector, number: int) -> None:

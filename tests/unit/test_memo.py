@@ -6,20 +6,21 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from controller.fleet.memo import EVERYTHING, Memo
+from controller.fleet.memo import EVERYTHING, Decision, Memo
 
 NAMES = ("a1", "a2", "b1", "b2", "c1")
 NAMESPACES = ("a", "b", "c")
+ERROR = ValueError("too large")
 
 
-def new_memo() -> Memo[str, int, int]:
-    return Memo(0, lambda name: (name[0], name))
+def new_memo() -> Memo[str, int, str]:
+    return Memo(lambda name: (name[0], name))
 
 
 class Laws(RuleBasedStateMachine):
-    """Objects with a value each. A decision is the sum of the object's value, its namespace's and everybody's.
+    """Objects with a value each. A decision is about the sum of the object's value, its namespace's and everybody's.
 
-    An object writes its decision if that is even, to an object of its name.
+    It writes an even sum. A large one is an error.
     """
 
     def __init__(self) -> None:
@@ -29,8 +30,12 @@ class Laws(RuleBasedStateMachine):
         self.namespaces = dict.fromkeys(NAMESPACES, 0)
         self.common = 0
 
-    def decision(self, name: str) -> int:
-        return self.values[name] + self.namespaces[name[0]] + self.common if name in self.values else 0
+    def decision(self, name: str) -> Decision[int, str]:
+        if name not in self.values:
+            return Decision()
+        total = self.values[name] + self.namespaces[name[0]] + self.common
+        errors: dict[str, Exception] = {name: ERROR} if total > 7 else {}
+        return Decision({name: total} if total % 2 == 0 else {}, [f"{total}"], errors=errors)
 
     @rule(name=st.sampled_from(NAMES), value=st.none() | st.integers(1, 3))
     def change(self, name: str, value: int | None) -> None:
@@ -56,12 +61,10 @@ class Laws(RuleBasedStateMachine):
         before = self.memo.undecided
         for name in self.memo.take(at_most):
             decision = self.decision(name)
-            writes = {name: decision} if decision and decision % 2 == 0 else {}
-            errors = {name: ValueError(name)} if decision > 7 else {}
             inputs = [name[0]] if name in self.values else None
-            had = name in self.memo._write_keys
-            self.memo.keep(name, decision, writes, errors, inputs)
-            assert self.memo.take_moved() == {name} & ({*writes} | ({name} if had else set()))
+            moved = {*self.memo.of(name).writes, *decision.writes}
+            self.memo.keep(name, decision, inputs)
+            assert self.memo.take_moved() == moved
         assert self.memo.undecided == max(before - at_most, 0)
 
     @invariant()
@@ -69,16 +72,16 @@ class Laws(RuleBasedStateMachine):
         decided = {name for name in NAMES if name not in self.memo._marked}
         decisions = {name: self.decision(name) for name in decided}
         assert {name: self.memo.of(name) for name in decided} == decisions
-        assert self.memo.writes == {name: value for name, value in decisions.items() if value and value % 2 == 0}
-        assert {name for name, value in decisions.items() if value > 7} == self.memo.errors.keys() & decided
+        assert self.memo.writes == {name: total for each in decisions.values() for name, total in each.writes.items()}
+        assert {name for name in decided if decisions[name].errors} == self.memo.errors.keys() & decided
 
 
 Laws.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
 TestLaws = Laws.TestCase
 
 
-def keep(memo: Memo[str, int, int], name: str, writes: int | None = None) -> None:
-    memo.keep(name, 1, {} if writes is None else {"shared": writes}, {}, [])
+def keep(memo: Memo[str, int, str], name: str, writes: int | None = None) -> None:
+    memo.keep(name, Decision({} if writes is None else {"shared": writes}), [])
 
 
 def test_namespaces_take_turns_each_in_its_order() -> None:
@@ -111,7 +114,7 @@ def test_write_passes_to_another_decision() -> None:
     assert memo.writes == {}
     taken = memo.take()
     next(taken)
-    memo.keep("a1", 1, {}, {}, [])
+    keep(memo, "a1")
     next(taken)
     keep(memo, "a2", writes=2)
     memo.mark("a1")
