@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass
 
 from controller.fleet.reserved import put, take
+from controller.fleet.sharing import Sharing
 from controller.jobs.model import Job
 from controller.observe.model import Workload
 
@@ -59,8 +60,7 @@ class There:
         self.named: dict[tuple[str, str], Workload] = {}
         self.made: dict[Subject, dict[str, Workload]] = {}
         self._makers: dict[Shared, list[_TemplateMaker]] = {}  # by template, in the order of names
-        self._planned: dict[Shared, list[Subject]] = {}  # whose workloads are about to be created
-        self._plans: dict[Subject, tuple[Shared, ...]] = {}
+        self._planned: Sharing[Subject, Shared] = Sharing()  # the names in workloads that are about to be created
 
     def put(self, uid: str, workload: Workload | None) -> Set[Shared]:
         """Follow a change of a workload; return the names of which the user may be another one now.
@@ -101,14 +101,9 @@ class There:
 
     def plan(self, subject: Subject, names: Iterable[Shared]) -> Set[Shared]:
         """Note the names that a job gets, which are about to be in use; return those that are its, or not any more."""
-        before, now = self._plans.get(subject, ()), tuple(names)
-        for shared in before:
-            self._planned[shared].remove(subject)
-            put(self._planned, shared, self._planned[shared] or None)
-        for shared in now:
-            self._planned.setdefault(shared, []).append(subject)
-        put(self._plans, subject, now or None)
-        return {*before} ^ {*now}
+        before, now = self._planned.by(subject), frozenset(names)
+        self._planned.put(subject, now)
+        return before ^ now
 
     def own(self, subject: Subject) -> list[Workload]:
         """Return the workloads with a mark. The first is the one to keep."""
@@ -132,7 +127,9 @@ class There:
     def _first(self, shared: Shared, job: Job) -> str | None:
         """Return the name of the job before this one that has a name to itself."""
         last = order((job.namespace, job.mark))
-        return next((kind_and_name(each[1])[1] for each in self._planned.get(shared, ()) if order(each) < last), None)
+        subjects = (subject for subject in self._planned.of(shared) if order(subject) < last)
+        first = min(subjects, key=order, default=None)
+        return None if first is None else kind_and_name(first[1])[1]
 
 
 def _uses(workload: Workload) -> tuple[Shared, Shared, _TemplateMaker]:
