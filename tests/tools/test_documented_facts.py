@@ -129,12 +129,6 @@ def test_runbooks_name_the_commands_that_show_it() -> None:
     assert "`neuron-dra status`" not in page
 
 
-def test_differences_between_schedulers_are_on_the_page() -> None:
-    page = (ROOT / "docs/how-commands-look.md").read_text()
-    for each in semantics.DIFFERENCES:
-        assert f"| {versions.text(each.since)} | {each.before} | {each.after} |\n" in page
-
-
 def test_times_of_the_page_about_failures_are_the_defaults() -> None:
     page = " ".join((ROOT / "docs/node-failure.md").read_text().split())
     controller, plugin = ControllerSettings(), PluginSettings()
@@ -171,3 +165,9 @@ def test_the_monitoring_page_has_the_severities_of_its_alerts() -> None:
 def test_readme_has_the_report_s_time_of_a_reservation() -> None:
     [*_, largest, _target] = cells("reports/scale.md", "8 nodes: to Allocated, p99 (largest of 20)")
     assert f"the slowest of 20 reservations of 8 nodes took {largest}" in README
+
+
+def test_differences_between_schedulers_are_on_the_page() -> None:
+    page = (ROOT / "docs/how-commands-look.md").read_text()
+    for each in semantics.DIFFERENCES:
+        assert f"| {versions.text(each.since)} | {each.before} | {each.after} |\n" in page
