@@ -399,8 +399,8 @@ PARTS = {
         _command("-m", "hack.reports.causes", "--report"),
     ),
     "differential": Part(
-        "simulator against the modules of Kubernetes 1.37 and 1.34, 100,000 random cases each",
-        _tests("tests/oracle/test_allocator_oracle.py", NEURON_DRA_ORACLE_CASES="100000"),
+        "simulator against the modules of Kubernetes 1.34, 1.35 and 1.37, 20,000 random cases each",
+        _tests("tests/oracle/test_allocator_oracle.py", NEURON_DRA_ORACLE_CASES="20000"),
     ),
     "kueue": Part(
         "Kueue with connected sets (docs/queues.md), API server and scheduler of Kubernetes 1.37",

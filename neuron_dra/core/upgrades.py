@@ -107,12 +107,9 @@ class UpgradeTarget:
     @property
     def version(self) -> str:
         """The version of components; a minor version stands for its newest release."""
-        return f"v{releases.text(self.newest)}"
-
-    @property
-    def newest(self) -> Release:
-        """The release, or one after all releases of the minor version that are known."""
-        return self.release or (*self.minor, releases.NEWEST_PATCH)
+        if self.release is not None:
+            return f"v{self.text}"
+        return f"v{releases.text((*self.minor, releases.NEWEST_PATCH))}"
 
 
 def target(text: str) -> UpgradeTarget:

@@ -34,7 +34,7 @@ from tests.unit.test_selectors import (
 )
 
 TOO_LONG = (FailureKind.GAVE_UP, FailureKind.TIMED_OUT)
-CASES = int(os.environ.get("NEURON_DRA_ORACLE_CASES", "1500"))  # make night takes 100,000
+CASES = int(os.environ.get("NEURON_DRA_ORACLE_CASES", "1500"))  # make night takes 20,000
 
 
 @pytest.fixture(scope="module")

@@ -309,6 +309,13 @@ def test_versions_of_distributions_are_read(text: str, minor: tuple[int, int], r
     assert (found.minor, found.release) == (minor, release)
 
 
+def test_a_pre_release_has_the_faults_of_the_release_before_it() -> None:
+    answer = answered(cluster(), "v1.36.4", "1.37.0-rc.1")
+    assert texts(answer, "upgrade") == ["from v1.36.4 to 1.37.0-rc.1"]
+    others = [text for text in texts(answer, "faults") if "nothing meets" in text]
+    assert [f"#{releases.UNPREPARES_SHARED}" in text for text in others] == [True]
+
+
 def test_waiting_pods_are_placed_by_priority_and_age() -> None:
     young, old, first = (small.pod(name, "one") for name in ("young", "old", "first"))
     young["metadata"]["creationTimestamp"] = "2026-11-02T00:00:00Z"

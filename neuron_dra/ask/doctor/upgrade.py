@@ -158,7 +158,7 @@ def _of_pods(seen: Seen, pods: Sequence[PodForecast]) -> Iterator[Line]:
     if without:
         text = f"{_waiting(without)}: whether a node can run it after the upgrade is unknown: {_whys(without)}"
         yield unknown(PODS, text, f"{program.NAME} simulate FILE --fleet FLEET --kubernetes VERSION")
-    dark = [each for each in pods if (each.fits_now is None or each.fits_then is None) and each not in without]
+    dark = [each for each in pods if each.fits_now is None or (each.fits_then is None and not each.why)]
     if dark:
         named = words.listed((f"{each.pod} ({_AFTER[each.fits_then]} after the upgrade)" for each in dark), _SHOWN)
         text = f"{_waiting(dark)}: on one of the releases the scheduler may give up its long search: {named}"
@@ -272,7 +272,7 @@ def _early_releases(world: World, before: Minor | None, target: UpgradeTarget) -
         least = max(fixed.values())
         numbers = words.listed((f"#{number}" for number in sorted(fixed)), len(fixed))
         chosen = target.release if minor == target.minor else None
-        text = f"releases of {versions.text(minor)} before {releases.text(least)} have faults that it ends: {numbers}"
+        text = f"releases of {versions.text(minor)} before {releases.text(least)} have known faults: {numbers}"
         if chosen is not None and chosen < least:
             has = [f"#{number}" for number, end in sorted(fixed.items()) if chosen < end]
             text = f"{releases.text(chosen)} has faults that {releases.text(least)} has not: {', '.join(has)}"
@@ -357,6 +357,7 @@ def _jobs(world: World, target: UpgradeTarget) -> Iterator[Line]:
 
 
 def _steps(world: World, before: Minor | None, target: UpgradeTarget) -> Iterator[Line]:
+    """Yield the steps: each needs only what the ones before it have done."""
     steps: list[str] = []
     if target.minor > versions.NEWEST:
         steps.append(f"update neuron-dra to a release for {target.text}")
