@@ -29,14 +29,14 @@ class Irreversible:
 TABLE: Final = (
     Irreversible(
         "delete the reservation of a job",
-        "controller/jobs/reservations.py _send",
+        "controller/jobs/reservations.py send",
         "the job is gone, over, or asks for something else",
         "the job is read again and is as it was decided about; gone means a Status that names the job. The write has "
         "the workload's UID and resourceVersion",
     ),
     Irreversible(
         "lower the serverCount of a job's reservation",
-        "controller/jobs/reservations.py _send",
+        "controller/jobs/reservations.py send",
         "the job asks for fewer nodes",
         "the job is read again and is as it was decided about; the write has the workload's resourceVersion",
     ),
@@ -72,14 +72,14 @@ TABLE: Final = (
     ),
     Irreversible(
         "give quota back, or finish Kueue's Workload",
-        "controller/queue/queues.py _send",
+        "controller/queue/queues.py send",
         "no node is reserved for it; the workload is gone",
-        "NeuronUltraServers are listed again after a write without an answer; a list of workloads shows that it is "
-        "gone; Kueue's Workload is read again, and the write has its resourceVersion",
+        "no write of its reservations is wished, sent or without an answer; a list of workloads shows that it is gone; "
+        "Kueue's Workload is read again, and the write has its resourceVersion",
     ),
     Irreversible(
         "delete the workload or a pod of a test",
-        "controller/qualify/qualifications.py _send",
+        "controller/qualify/qualifications.py send",
         "the test has ended, is too long, or yields",
         "the write has the UID; the group is tested again",
     ),

@@ -63,13 +63,13 @@ class KeptQueueDecisions(Memo[str, Write, QueueEvent]):
         """Let decisions be made again of which a common input has changed."""
         if self.differences("unknown", [view.unknown]):
             self.mark_with(EVERYTHING)
-        uids_of = {
-            "unsettled": view.unsettled,
-            "uncertain": view.uncertain,
-            "unreadable": view.unreadable,
-            "unread": view.unread,
-        }
-        for name, uids in uids_of.items():
+        uids_by_name = (
+            ("unsettled", view.unsettled),
+            ("uncertain", view.uncertain),
+            ("unreadable", view.unreadable),
+            ("unread", view.unread),
+        )
+        for name, uids in uids_by_name:
             for uid in self.differences(name, uids):
                 self.mark(uid)
         for namespace in self.differences("required", view.required):
