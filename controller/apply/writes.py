@@ -47,6 +47,7 @@ from neuron_dra.errors import (
     TooManyRequests,
     Unavailable,
 )
+from neuron_dra.kube.reflector import Reflector
 
 log = logging.getLogger(__name__)
 
@@ -104,7 +105,7 @@ class Writes:
 
     def assumed(self) -> tuple[Reservation, ...]:
         """Return the reservations that may be stored although the caches do not show them."""
-        return tuple(reservation for write in self._open.values() for reservation in write.reservations)
+        return tuple(reservation for write in self._open.values() for reservation in write.added)
 
     def wish(self, actions: Sequence[Action]) -> None:
         """Put the writes into the outbox: of each workload the first step, if what precedes it is stored."""
@@ -187,8 +188,7 @@ class Writes:
                 SetFinalizers(namespace=namespace, name=name, version=version)
                 | WriteWorkloadStatus(namespace=namespace, name=name, version=version)
             ):
-                stored = caches.workloads.items.get(f"{namespace}/{name}")
-                return stored is not None and stored["metadata"]["resourceVersion"] == version
+                return _is_seen(caches.workloads, f"{namespace}/{name}", version)
             case CreateTemplate(body=body):
                 return f"{body['metadata']['namespace']}/{body['metadata']['name']}" not in caches.templates.items
             case DeleteTemplate(namespace=namespace, name=name, uid=uid):
@@ -205,8 +205,7 @@ class Writes:
                 | SetUltraServerFinalizers(name=name, version=version)
                 | WriteUltraServerStatus(name=name, version=version)
             ):
-                stored = caches.ultraservers.items.get(f"{NAMESPACE}/{name}")
-                return stored is not None and stored["metadata"]["resourceVersion"] == version
+                return _is_seen(caches.ultraservers, f"{NAMESPACE}/{name}", version)
         return True
 
     def end_waits(self) -> None:
@@ -298,6 +297,16 @@ class Writes:
             found = self._caches.workloads.items.get(f"{action.namespace}/{action.name}")
             if found is not None:
                 self._metrics.allocated(max(0.0, (now - found["value"].created).total_seconds()))
+
+
+def _is_seen(cache: Reflector, key: str, version: str) -> bool:
+    """Return True if a plan would see this version of an object now.
+
+    Of an object that cannot be read, plans see an older version than the one that is stored. The API server rejects
+    such a write, which then waits longer each time; if it were not sent, the plan would be made again at once.
+    """
+    item = cache.items.get(key)
+    return item is not None and item["value"].version == version
 
 
 def _is_unavailable(err: ApiError) -> bool:

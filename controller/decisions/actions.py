@@ -87,7 +87,7 @@ class WriteUltraServerStatus(Action):
 
     - `before`, `status`: the stored status and the whole new one.
     - `finalizers`: written first unless None, so that no reservation is in an object without our finalizer.
-    - `reservations`: those of `status`.
+    - `added`: the reservations that are not stored yet.
     """
 
     name: str
@@ -95,7 +95,7 @@ class WriteUltraServerStatus(Action):
     before: Mapping[str, Any]
     status: Mapping[str, Any]
     finalizers: tuple[str, ...] | None = None
-    reservations: tuple[Reservation, ...] = ()
+    added: tuple[Reservation, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

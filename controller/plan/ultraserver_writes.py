@@ -91,10 +91,10 @@ def _status(
     if status == dict(stored.status):
         return []
     changed = frozenset(r.allocation.holder for r in {*held} ^ {*stored.reservations})
+    stored_ids = {reservation.allocation.allocation_id for reservation in stored.reservations}
+    added = tuple(reservation for reservation in held if reservation.allocation.allocation_id not in stored_ids)
     return [
-        WriteUltraServerStatus(
-            stored.name, stored.version, stored.status, status, finalizers, tuple(held), owners=changed
-        )
+        WriteUltraServerStatus(stored.name, stored.version, stored.status, status, finalizers, added, owners=changed)
     ]
 
 

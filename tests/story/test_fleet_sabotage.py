@@ -19,6 +19,7 @@ from controller.apply.outbox import Outbox
 from controller.apply.refused_pod_eviction import Refusals
 from controller.apply.rendezvous_service import RendezvousServices
 from controller.apply.schema_check import Schemas
+from controller.apply.writes import Writes
 from controller.decisions import objects
 from controller.decisions.actions import SetFinalizers
 from controller.fleet import outage, placement
@@ -55,17 +56,19 @@ from controller.queue.admission import QueueView
 from controller.queue.model import KueueWorkload
 from neuron_dra.core import reservation, tenants, ultraserver
 from neuron_dra.core.notice import NoticeReason
-from neuron_dra.core.ultraserver import Phase, Reading, Tag
-from neuron_dra.kube.requests import CLAIM_TEMPLATES, NEURON_ULTRASERVERS, NEURON_WORKLOADS
+from neuron_dra.core.ultraserver import Phase, Reading, Tag, object_name
+from neuron_dra.kube.requests import CLAIM_TEMPLATES, NAMESPACES, NEURON_ULTRASERVERS, NEURON_WORKLOADS, NODES
 from neuron_dra.node.ultraserver import watch
 from neuron_dra.node.ultraserver.tag_keeper import TagKeeper
 from tests.support.fleet import agents, blocks
+from tests.support.fleet.delays import Delays
 from tests.support.fleet.fleet import USERS, Fleet
 from tests.support.fleet.network import Policy
 from tests.support.fleet.pods import PLAIN, Job
 from tests.support.fleet.run import run
 from tests.support.fleet.safety import Violation
 from tests.support.fleet.schedule import Schedule
+from tests.support.fleet.tenants import LIMIT
 from tests.support.fleet.view import condition
 
 MOST_SEEDS = 40
@@ -266,6 +269,11 @@ def keeps_quota_of_groups_that_it_gave_up(patch: pytest.MonkeyPatch) -> None:
     """35."""
     right = queues._held
     patch.setattr(queues, "_held", lambda *of, **more: dataclasses.replace(right(*of, **more), nodes=1_000))
+
+
+def forgets_what_it_is_writing(patch: pytest.MonkeyPatch) -> None:
+    """4.05."""
+    patch.setattr(Writes, "assumed", lambda self: ())
 
 
 def takes_all_deciders_for_one(patch: pytest.MonkeyPatch) -> None:
@@ -896,3 +904,43 @@ def test_fleet_finds_a_plugin_that_believes_any_404(monkeypatch: pytest.MonkeyPa
     believes_any_404(monkeypatch)
     found = run(1, drive=a_proxy_without_the_kind, actors=()).violation
     assert re.search("are reserved, and have no tag|is not Degraded", found), found
+
+
+class LateReservations(Delays):
+    """Only writes of reservations are answered late; they are carried out at once."""
+
+    def of(self, path: str) -> tuple[float, float]:
+        return (0.0, self.longest_s) if "/neuronultraservers/" in path and path.endswith("/status") else (0.0, 0.0)
+
+
+async def a_job_that_ends_while_its_reservation_is_written(fleet: Fleet, steps: int) -> None:
+    """No watch and no answer shows the reservation before another workload asks for the limit of the namespace."""
+    await Schedule(fleet).begin()
+    await fleet.patch(NAMESPACES, "", USERS, {"metadata": {"annotations": {LIMIT: "4"}}})
+    fleet.safety.limited(USERS, 4)
+    await fleet.sleep(5.0)
+    for replica in fleet.replicas:
+        if replica.line is not None:
+            replica.line.delays = LateReservations("", 8.0)
+            replica.line.silence("neuronultraservers")
+    await fleet.submit("ends", 4, 1)
+    await fleet.sleep(4.0)
+    [ultraserver] = {held.ultraserver for held in fleet.view.held()}
+    for node in fleet.nodes.values():
+        if object_name(node.block) == ultraserver:  # the next one gets another UltraServer
+            await fleet.patch(NODES, "", node.name, {"spec": {"unschedulable": True}})
+    await fleet.admin.delete(NEURON_WORKLOADS, USERS, "ends")
+    await fleet.submit("next", 4, 1)
+    await fleet.sleep(60.0)
+
+
+def test_reservation_that_may_be_stored_counts_against_the_limit() -> None:
+    """4.05."""
+    assert run(1, drive=a_job_that_ends_while_its_reservation_is_written, actors=()).violation == ""
+
+
+def test_fleet_finds_a_controller_that_forgets_what_it_is_writing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """4.05."""
+    forgets_what_it_is_writing(monkeypatch)
+    found = run(1, drive=a_job_that_ends_while_its_reservation_is_written, actors=()).violation
+    assert re.search("reserved nodes of namespace", found), found

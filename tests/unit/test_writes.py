@@ -125,7 +125,7 @@ RESERVED = Reservation("us-1", Allocation("ml", "a", "uid-a", "id", Phase.PENDIN
 
 def reservation(name: str, *owners: str) -> Action:
     uids = frozenset(f"uid-{owner}" for owner in owners)
-    return WriteUltraServerStatus(name, "1", {}, {}, reservations=(RESERVED,), owners=uids)
+    return WriteUltraServerStatus(name, "1", {}, {}, added=(RESERVED,), owners=uids)
 
 
 def owners(name: str) -> frozenset[str]:
@@ -228,6 +228,14 @@ async def test_write_of_an_object_that_has_changed_is_dropped(action: Action) ->
     for name in ("a", "taken"):
         there.caches.templates.remember(stored("resource.k8s.io/v1", "ResourceClaimTemplate", "ml", name))
     assert await there.make(action) == []
+
+
+async def test_write_of_an_object_that_cannot_be_read_is_left_to_the_server() -> None:
+    """Plans see the version that was last read. The rejection lets the write wait, where a dropped one would not."""
+    there = There("a")
+    item = there.caches.workloads.items["ml/a"]
+    there.caches.workloads.put("ml/a", {**item, "metadata": {**item["metadata"], "resourceVersion": "2"}})
+    assert await there.make(status("a")) == [TELLS.format("a")]
 
 
 async def test_waiting_workloads_come_after_those_that_move_forward() -> None:

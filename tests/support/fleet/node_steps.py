@@ -171,6 +171,9 @@ async def edit_tag(schedule: Schedule) -> str | None:
     item: Obj = dict(schedule.rng.choice(slices))
     devices = [dict(device) for device in item["spec"]["devices"]]
     what = schedule.rng.choice(("remove", "alter", "invent"))
+    tag = tag_on(devices)
+    if tag is not None:
+        schedule.fleet.safety.may_be_shown_again(tag.allocation_id)
     for device in devices:
         attributes = dict(device["attributes"])
         if what == "remove":
@@ -178,7 +181,6 @@ async def edit_tag(schedule: Schedule) -> str | None:
                 attributes.pop(name, None)
         elif what == "alter":
             attributes["workloadPhase"] = {"string": "Bound"}
-            schedule.fleet.safety.may_be_shown_again(attributes.get("allocationId", {}).get("string", ""))
         else:
             attributes |= {"workloadUid": {"string": "nobody"}, "workloadId": {"string": "nobody"}}
         device["attributes"] = attributes

@@ -95,7 +95,7 @@ class Safety:
     def may_be_shown_again(self, allocation_id: str) -> None:
         """Record that a tag may outlive its reservation, so that the controller closes the node again.
 
-        A user sets it to Bound, or removes the slice: a plugin that was down publishes the tag of its checkpoint.
+        A user edits it, or removes the slice: a plugin that was down publishes the tag of its checkpoint.
         """
         self._shown_again.add(allocation_id)
 
