@@ -295,6 +295,22 @@ def test_decision_replaces_a_write_that_was_not_sent() -> None:
     assert there.send_now() == []
 
 
+def test_write_takes_from_its_decision_to_its_answer() -> None:
+    there = Objects()
+    taking = []
+    for decision in (Write(takes=True), None, Write(takes=True)):
+        there.decide("a1", decision)
+        there.place()
+        taking.append({*there.writes.taking})
+    there.take()
+    there.decide("a1", None)
+    there.place()
+    taking.append({*there.writes.taking})
+    there.answer("a1")
+    taking.append({*there.writes.taking})
+    assert taking == [{"a1"}, set(), {"a1"}, {"a1"}, set()]
+
+
 def test_answer_of_an_earlier_term_wishes_nothing() -> None:
     """The new term decides what it wishes."""
     there = Objects()
