@@ -21,6 +21,7 @@ from neuron_dra.core.wire import Obj
 from neuron_dra.emulation.embedded_api import Do, EmbeddedApi, InjectedFault
 from tests.story.controller_cluster import Cluster, answering, running_controller
 from tests.story.test_jobs_reserve import POLICIES, guard, pods
+from tests.support.controller_passes import passes
 from tests.support.controller_timings import QUICK
 from tests.support.timings import quicker
 from tests.support.waiting import eventually
@@ -147,6 +148,103 @@ async def test_faults_of_some_namespaces_delay_no_other_one(row: str, moment: st
         await cluster.has_a_calm_neighbour()
         if len(faults) > 1:
             await eventually(lambda: sum(injected.hits > 0 for injected in faults) > 1, 60, what="others meet it, too")
+
+
+# -- faults of a whole kind, and of everything -------------------------------------------------------------------------
+
+IMPATIENT: Final = quicker(QUICK, client={"request_s": 1.0})
+START: Final = "while a controller starts"
+EVERYTHING: Final = "everything"
+WHOLE_ROWS: Final = {
+    "patch nodes": (START,),
+    "create neuronultraservers": (START,),
+    "patch neuronultraservers": (BEGIN, END),
+    "patch neuronultraservers/status": (BEGIN, END),
+    **{
+        f"list {plural}": (START,)
+        for plural in (
+            "nodes",
+            "resourceslices",
+            "neuronultraservers",
+            "neuronultraserverworkloads",
+            "resourceclaimtemplates",
+            "deviceclasses",
+            "namespaces",
+        )
+    },
+    "list resourceclaims": (START, BEGIN, END),
+    **ROWS,
+}
+"""All requests of a controller but watches, which `test_each_silent_watch` has."""
+SHORT_OF_A_KIND: Final = {
+    ("patch neuronultraservers/status", BEGIN, "no answer although it is carried out"),
+    ("list resourceclaims", END, "status 500"),
+    (EVERYTHING, BEGIN, "a dropped connection"),
+}
+
+
+def cases_of_a_kind() -> list[Any]:
+    params = []
+    for row, moments in {**WHOLE_ROWS, EVERYTHING: (START, BEGIN, END)}.items():
+        for moment, fault in itertools.product(moments, FAULTS):
+            marks = () if (row, moment, fault) in SHORT_OF_A_KIND else pytest.mark.long
+            params.append(pytest.param(row, moment, fault, marks=marks, id=f"{row} {moment}: {fault}"))
+    return params
+
+
+async def test_every_request_has_a_row() -> None:
+    async with answering(LargeCluster) as cluster, running_controller(cluster, timing=IMPATIENT):
+        workload = cluster.ask("ml", "w")
+        await eventually(lambda: cluster.are_allocated([workload]), 60, what="the workload is Allocated")
+        [node] = cluster.tags()
+        cluster.pod_with_claim("p", node, workload)
+        cluster.delete(workload)
+        await eventually(lambda: cluster.api.find(KIND, "w", "ml") is None, 60, what="the workload is released")
+        sent = {f"{each.verb} {each.resource}" for each in cluster.api.log if each.user_agent == NAME}
+        assert {row for row in sent if not row.startswith("watch ")} == WHOLE_ROWS.keys()
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("row", "moment", "fault"), cases_of_a_kind())
+async def test_faults_of_a_whole_kind_lose_nothing(row: str, moment: str, fault: str) -> None:
+    """The controller deletes and forgets nothing, and goes on when the fault ends."""
+    verb, _, resource = ("", "", "") if row == EVERYTHING else row.partition(" ")
+    injected = InjectedFault(**FAULTS[fault], verb=verb, resource=resource, times=None)
+    async with answering(LargeCluster) as cluster:
+        async with running_controller(cluster, timing=IMPATIENT):
+            workloads = [cluster.ask("ml", name) for name in ("kept", "also-kept", "ends")]
+            await eventually(lambda: cluster.are_allocated(workloads), 120, what="all are Allocated")
+        [*kept, ends] = workloads
+        node_of = {entry["workloadRef"]: entry["allocatedNodes"][0] for entry in cluster.allocations()}
+        cluster.pod_with_claim("p", node_of["ml/ends"], ends)
+        before = reserved(cluster, kept)
+        if moment == START:
+            cluster.add(ultraserver("new"))
+            cluster.api.faults.add(injected)
+        async with running_controller(cluster, timing=IMPATIENT) as controller:
+            if moment != START:
+                await passes(controller, cluster.api)
+                cluster.api.faults.add(injected)
+            if moment == BEGIN:
+                cluster.ask("ml", "begins")
+            if moment == END:
+                cluster.delete(ends)
+            await eventually(lambda: injected.hits, 60, what="a request meets the fault")
+            assert reserved(cluster, kept) == before
+            cluster.api.faults.clear()
+            await cluster.has_a_calm_neighbour()
+            assert reserved(cluster, kept) == before
+
+
+def reserved(cluster: LargeCluster, workloads: Iterable[Obj]) -> list[Any]:
+    """Return the reservations and the templates of workloads."""
+    refs = {f"{each['metadata']['namespace']}/{each['metadata']['name']}" for each in workloads}
+    uids = {each["metadata"]["uid"] for each in workloads}
+    parts = ("workloadRef", "allocationId", "phase", "allocatedNodes")
+    entries = [[entry[part] for part in parts] for entry in cluster.allocations() if entry["workloadRef"] in refs]
+    templates = cluster.api.objects("resourceclaimtemplates")
+    owned = [each["metadata"]["uid"] for each in templates if each["metadata"]["ownerReferences"][0]["uid"] in uids]
+    return [sorted(entries), sorted(owned)]
 
 
 # -- jobs that reserve -------------------------------------------------------------------------------------------------
