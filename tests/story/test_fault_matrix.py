@@ -58,8 +58,8 @@ class LargeCluster(Cluster):
         for name in ("calm", *MANY_NAMESPACES):
             api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
 
-    def ask(self, namespace: str, name: str) -> Obj:
-        spec = {"instanceType": "trn3.48xlarge", "topologySize": 1, "serverCount": 1}
+    def ask(self, namespace: str, name: str, size: int = 1) -> Obj:
+        spec = {"instanceType": "trn3.48xlarge", "topologySize": size, "serverCount": 1}
         meta = {"name": name, "namespace": namespace}
         kind = {"apiVersion": "neuron.aws.com/v1beta1", "kind": "NeuronUltraServerWorkload"}
         return self.api.create({**kind, "metadata": meta, "spec": spec})
@@ -155,6 +155,8 @@ async def test_faults_of_some_namespaces_delay_no_other_one(row: str, moment: st
 IMPATIENT: Final = quicker(QUICK, client={"request_s": 1.0})
 START: Final = "while a controller starts"
 EVERYTHING: Final = "everything"
+WHOLE: Final = 4
+"""The nodes of a workload that has an UltraServer alone, so that it gets and loses our finalizer."""
 WHOLE_ROWS: Final = {
     "patch nodes": (START,),
     "create neuronultraservers": (START,),
@@ -212,7 +214,7 @@ async def test_faults_of_a_whole_kind_lose_nothing(row: str, moment: str, fault:
     injected = InjectedFault(**FAULTS[fault], verb=verb, resource=resource, times=None)
     async with answering(LargeCluster) as cluster:
         async with running_controller(cluster, timing=IMPATIENT):
-            workloads = [cluster.ask("ml", name) for name in ("kept", "also-kept", "ends")]
+            workloads = [cluster.ask("ml", "kept"), cluster.ask("ml", "also-kept"), cluster.ask("ml", "ends", WHOLE)]
             await eventually(lambda: cluster.are_allocated(workloads), 120, what="all are Allocated")
         [*kept, ends] = workloads
         node_of = {entry["workloadRef"]: entry["allocatedNodes"][0] for entry in cluster.allocations()}
@@ -226,7 +228,7 @@ async def test_faults_of_a_whole_kind_lose_nothing(row: str, moment: str, fault:
                 await passes(controller, cluster.api)
                 cluster.api.faults.add(injected)
             if moment == BEGIN:
-                cluster.ask("ml", "begins")
+                cluster.ask("ml", "begins", WHOLE)
             if moment == END:
                 cluster.delete(ends)
             await eventually(lambda: injected.hits, 60, what="a request meets the fault")
