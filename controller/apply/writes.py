@@ -116,10 +116,13 @@ class Writes:
         first: dict[str, type[Action]] = {}  # by UID of the workload, the step that later ones wait for
         due = []
         for action in actions:
-            is_later = any(first.get(uid, type(action)) is not type(action) for uid in action.owners)
-            is_withheld = is_later or not withheld.isdisjoint(action.owners)
+            is_withheld = any(first.get(uid, type(action)) is not type(action) for uid in action.owners)
+            # A status that takes something back is true whether the reservations are written already or not, and only
+            # this plan knows why.
+            if not (isinstance(action, WriteWorkloadStatus) and action.takes_back):
+                is_withheld = is_withheld or not withheld.isdisjoint(action.owners)
             if isinstance(action, WriteUltraServerStatus):
-                is_withheld = False
+                is_withheld = False  # it is for several workloads, and none of them waits for the steps of another
             elif not isinstance(action, Evict):  # what a status says does not depend on evictions
                 first |= dict.fromkeys(action.owners - first.keys(), type(action))
             if not is_withheld and not self._waits(action):

@@ -151,6 +151,11 @@ class Evict(Action):
     uid: str
 
 
+def takes_back(stored: Mapping[str, Any], state: str) -> bool:
+    """Return True if a state says less than a stored status: the workload waits, or is not Allocated any more."""
+    return state == State.PENDING or stored.get("state") == State.ALLOCATED != state
+
+
 @dataclass(frozen=True, slots=True)
 class WriteWorkloadStatus(Action):
     """Write a workload's status, and post an Event if its reason changed.
@@ -170,6 +175,11 @@ class WriteWorkloadStatus(Action):
     warning: bool
     explains_stop: bool = False
     told: Pods = ()
+
+    @property
+    def takes_back(self) -> bool:
+        """True if the workload waits from now on, or is not Allocated any more."""
+        return takes_back(self.before, str(self.status.get("state")))
 
     @property
     def expires(self) -> frozenset[str]:

@@ -6,7 +6,7 @@ import datetime
 from dataclasses import replace
 
 from controller.decisions import objects
-from controller.decisions.actions import Action, Record, Verdict, WriteWorkloadStatus
+from controller.decisions.actions import Action, Record, Verdict, WriteWorkloadStatus, takes_back
 from controller.decisions.reasons import Reason
 from controller.decisions.states import State
 from controller.fleet import outage
@@ -25,7 +25,7 @@ def with_status(view: View, step: Step) -> Step:
         return step
     if verdict.reason == Reason.RESERVATION_NOT_SEEN:
         return step.doing(*condition(view.workload, verdict.reason, verdict.message, view.now))
-    if view.sight.awaits_claims:
+    if view.sight.awaits_claims and not takes_back(view.workload.status, verdict.state):
         why = view.sight.known.unread_claims.get(view.workload.namespace, "")
         if not why:
             return step  # the read is about to be answered, and the next plan has the whole step

@@ -175,6 +175,19 @@ async def test_step_after_a_reservation_waits_for_the_next_plan() -> None:
     assert await there.make(reservation("us-1", "a"), template("a")) == [RESERVES]
 
 
+async def test_reservation_waits_for_no_step_of_a_workload() -> None:
+    """The write is for all workloads on an UltraServer, and none waits for another one."""
+    there = There("a", "b")
+    there.caches.templates.remember(stored("resource.k8s.io/v1", "ResourceClaimTemplate", "ml", "a"))
+    deletion = DeleteTemplate("ml", "a", "uid-a", owners=owners("a"))
+    assert RESERVES in await there.make(deletion, reservation("us-1", "a", "b"))
+
+
+async def test_workload_says_that_it_waits_while_its_reservation_is_removed() -> None:
+    there = There("a")
+    assert sorted(await there.make(reservation("us-1", "a"), status("a", "Pending"))) == [TELLS.format("a"), RESERVES]
+
+
 async def test_rejected_reservation_stops_only_its_workload() -> None:
     there = There("a", "b")
     there.server.is_rejected = lambda path: "us-1" in path
