@@ -554,7 +554,7 @@ FINDS: dict[Sabotage, int] = {
     sees_no_reports: 12,
     keeps_spares_from_groups_that_move: 21,
     gives_no_turn: 6,
-    joins_by_uid_alone: 38,
+    joins_by_uid_alone: 122,
 }
 """Seeds that found these when they were last measured. They go first, which only saves time; for others it is 1."""
 
