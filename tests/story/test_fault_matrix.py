@@ -71,6 +71,15 @@ class LargeCluster(Cluster):
     def delete(self, workload: Obj) -> None:
         self.api.delete(KIND, workload["metadata"]["name"], workload["metadata"]["namespace"])
 
+    async def reserves_and_releases(self) -> None:
+        """A workload gets its node, has a pod there, and is released."""
+        workload = self.ask("ml", "w")
+        await eventually(lambda: self.are_allocated([workload]), 60, what="the workload is Allocated")
+        [node] = self.tags()
+        self.pod_with_claim("p", node, workload)
+        self.delete(workload)
+        await eventually(lambda: self.api.find(KIND, "w", "ml") is None, 60, what="the workload is released")
+
     async def has_a_calm_neighbour(self) -> None:
         """A workload of another namespace gets its node, and is released."""
         workload = self.ask("calm", "neighbour")
@@ -81,12 +90,7 @@ class LargeCluster(Cluster):
 
 async def test_every_request_to_a_tenant_has_a_row() -> None:
     async with answering(LargeCluster) as cluster, running_controller(cluster, timing=PATIENT):
-        workload = cluster.ask("ml", "w")
-        await eventually(lambda: cluster.are_allocated([workload]), 60, what="the workload is Allocated")
-        [node] = cluster.tags()
-        cluster.pod_with_claim("p", node, workload)
-        cluster.delete(workload)
-        await eventually(lambda: cluster.api.find(KIND, "w", "ml") is None, 60, what="the workload is released")
+        await cluster.reserves_and_releases()
         sent = [each for each in cluster.api.log if each.user_agent == NAME and each.namespace == "ml"]
         assert {f"{each.verb} {each.resource}" for each in sent} == ROWS.keys()
 
@@ -196,12 +200,7 @@ def cases_of_a_kind() -> list[Any]:
 
 async def test_every_request_has_a_row() -> None:
     async with answering(LargeCluster) as cluster, running_controller(cluster, timing=IMPATIENT):
-        workload = cluster.ask("ml", "w")
-        await eventually(lambda: cluster.are_allocated([workload]), 60, what="the workload is Allocated")
-        [node] = cluster.tags()
-        cluster.pod_with_claim("p", node, workload)
-        cluster.delete(workload)
-        await eventually(lambda: cluster.api.find(KIND, "w", "ml") is None, 60, what="the workload is released")
+        await cluster.reserves_and_releases()
         sent = {f"{each.verb} {each.resource}" for each in cluster.api.log if each.user_agent == NAME}
         assert {row for row in sent if not row.startswith("watch ")} == WHOLE_ROWS.keys()
 
