@@ -86,5 +86,6 @@ class ClaimReads:
         self.errors.pop(namespace, None)
         self._failures.pop(namespace, None)
         elapsed = datetime.timedelta(seconds=asyncio.get_running_loop().time() - now_s)
-        self.found |= {name: ReadClaims(published, now + elapsed) for name, published in nodes.items()}
+        # Another mapping, because a plan that is being made has this one, and not the claims that were read now.
+        self.found = {**self.found, **{name: ReadClaims(seen, now + elapsed) for name, seen in nodes.items()}}
         return Answer.DECIDED

@@ -148,13 +148,13 @@ class Reads:
 
     def __init__(self) -> None:
         self.caches = ReadCaches()
-        self._sender = Sender(unelected(), DEFAULT_TIMING.outbox)
-        self.reads = ClaimReads(self.caches, DEFAULT_TIMING.pods, self._sender)
+        self.sender = Sender(unelected(), DEFAULT_TIMING.outbox)
+        self.reads = ClaimReads(self.caches, DEFAULT_TIMING.pods, self.sender)
         self.published = {name: PublishedNode(name, "", "t", "neuron_node", "u0", 0, ()) for name in (*NODES, "other")}
 
     async def look(self, *asked: NodesToRead, now: datetime.datetime = START) -> datetime.datetime | None:
         due = self.reads.look(asked, self.published, now)
-        await self._sender.send_all()
+        await self.sender.send_all()
         return due
 
 
@@ -171,6 +171,13 @@ async def test_nodes_of_a_namespace_are_read_together_and_once(reads: Reads) -> 
     await reads.look(ASKED)
     assert sorted(reads.caches.read, key=len) == [{"other"}, {*NODES}]
     assert reads.reads.found.keys() == {*NODES}
+
+
+async def test_read_does_not_count_for_a_plan_that_began_before_its_end(reads: Reads) -> None:
+    reads.reads.look([ASKED], reads.published, START)
+    known = Known(read_claims=reads.reads.found)
+    await reads.sender.send_all()
+    assert (known.read_claims, {*reads.reads.found}) == ({}, {*NODES})
 
 
 async def test_node_that_publishes_something_else_is_read_again(reads: Reads) -> None:
