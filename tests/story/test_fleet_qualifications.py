@@ -174,8 +174,12 @@ def test_slow_node_is_unqualified_after_two_tests_and_again_good_after_repair() 
         [bad] = [each for each in found(fleet) if each.unqualified]
         assert (slow in bad.nodes, bad.failures) == (True, 2)
         assert bad.message == "bandwidth 129.5 is below 140"
-        degraded = [condition(item, "Degraded") for item in fleet.view.all("neuronultraservers")]
-        assert [each["reason"] for each in degraded if each["status"] == "True"] == ["Unqualified"]
+
+        def degraded() -> list[str]:
+            conditions = [condition(item, "Degraded") for item in fleet.view.all("neuronultraservers")]
+            return [each["reason"] for each in conditions if each["status"] == "True"]
+
+        await until(fleet, lambda: degraded() == ["Unqualified"], 60)
 
         first = await fleet.submit("first", 4, 1)
         second = await fleet.submit("second", 1, 1)

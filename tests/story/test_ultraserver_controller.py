@@ -109,7 +109,10 @@ async def controlling(
 
 async def test_workload_is_allocated_and_released(cluster: Cluster) -> None:
     async with controlling(cluster):
+        cluster.silent = {"u1-3"}  # without a late node, the workload may never wait for nodes
         workload = cluster.submit("job")
+        await eventually(lambda: cluster.state("job") == "Allocating", what="nodes are reserved")
+        cluster.silent = set()
         await eventually(lambda: cluster.state("job") == "Allocated", what="the workload is Allocated")
         assert cluster.tags() == {f"u{u}-{n}" for u in range(2) for n in range(4)}
         assert {entry["phase"] for entry in cluster.allocations()} == {"Bound"}
