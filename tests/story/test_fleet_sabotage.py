@@ -526,7 +526,7 @@ FINDS: dict[Sabotage, int] = {
     drops_reservations_for_any_claim: 6,
     ignores_outages: 16,
     takes_a_storm_for_many_faults: 53,
-    keeps_spares_from_restarted_workloads: 23,
+    keeps_spares_from_restarted_workloads: 106,
     ignores_limits: 3,
     sees_no_lost_tags: 10,
     leaves_refused_pods: 19,
@@ -552,7 +552,7 @@ FINDS: dict[Sabotage, int] = {
     leaves_notices: 5,
     empties_slices_first: 5,
     sees_no_reports: 12,
-    keeps_spares_from_groups_that_move: 21,
+    keeps_spares_from_groups_that_move: 72,
     gives_no_turn: 6,
     joins_by_uid_alone: 122,
 }
