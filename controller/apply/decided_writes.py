@@ -1,4 +1,4 @@
-"""Reconciles objects beside the plans: what is decided is sent by the outbox, and repeated until it has had its effect.
+"""Reconciles objects outside the plans: the outbox sends each decided write, and repeats it until it takes effect.
 
 Jobs, queues and tests of UltraServers have one `DecidedWrites` each. To reconcile another kind takes a function that
 decides its writes, and a `WriteRow` for each kind of write.

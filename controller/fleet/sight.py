@@ -141,15 +141,18 @@ class Sight:
         """Return the claims of the reservation's workload that are allocated on its nodes, each once."""
         return [use for use in self.uses(allocation.nodes) if use.is_of(allocation)]
 
-    def has_read_claims(self, allocation: Allocation, most_age: datetime.timedelta | None = None) -> bool:
-        """Return True if the nodes of a reservation may change hands: their claims are known, and not only watched.
+    def has_read_claims(self, reservations: Iterable[Reservation], most_age: datetime.timedelta | None = None) -> bool:
+        """Return True if the nodes of reservations may change hands: their claims are known, and not only watched.
 
         The watch of claims may lag behind that of slices, so the claims must be read after the last change of what the
-        nodes show. `most_age`: how old that read may be.
+        nodes show. `most_age`: how old that read may be. All nodes are asked for, so that one read is enough.
         """
-        request = NodesToRead(allocation.workload_namespace, allocation.nodes, most_age)
-        self.to_read.append(request)
-        return self._is_read(request)
+        requests = []
+        for reservation in reservations:
+            allocation = reservation.allocation
+            requests.append(NodesToRead(allocation.workload_namespace, allocation.nodes, most_age))
+        self.to_read.extend(requests)
+        return all(map(self._is_read, requests))
 
     @property
     def awaits_claims(self) -> bool:

@@ -24,10 +24,9 @@ def bind(view: View, closing: frozenset[int], opened: int) -> tuple[View, list[s
     occupied |= {index for index, each in live.items() if each.allocation.phase is Phase.BOUND}
     free = [each for each in held.pending if each.allocation.ultraserver_index not in occupied]
     other_size = held.with_another_size(view.stored) if free else []
-    if not other_size and all(sight.has_tags(each.allocation) for each in free):
-        reads = [sight.has_read_claims(each.allocation) for each in free]
-        if all(reads):
-            held = held.bind(*free)
+    have_tags = not other_size and all(sight.has_tags(reservation.allocation) for reservation in free)
+    if have_tags and sight.has_read_claims(free):
+        held = held.bind(*free)
     untagged = [name for each in held.pending for name in sight.without_tag(each.allocation)]
     return view.having(held), [*untagged, *(name for each in other_size for name in each.allocation.nodes)]
 

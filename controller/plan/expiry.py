@@ -16,7 +16,7 @@ from controller.observe.model import EXPIRED, IN_USE, condition
 
 SOON: Final = "ExpiresSoon"
 VALID: Final = datetime.timedelta(seconds=2)
-"""Nodes are given up because nobody uses them only so long after a read of their claims."""
+"""The controller gives up unused nodes only so long after it has read the claims on them."""
 
 
 def in_use(view: View) -> tuple[bool, str, str] | None:
@@ -34,7 +34,7 @@ def in_use(view: View) -> tuple[bool, str, str] | None:
     since = decode.time(stored.get("lastTransitionTime")) if stored.get("status") == "False" else now
     limit = datetime.timedelta(seconds=workload.ttl_unused_s)
     text = f"no claim is allocated on its nodes since {objects.time(since)}"
-    if now >= since + limit and _has_read_claims(view):
+    if now >= since + limit and view.sight.has_read_claims(view.held.bound, VALID):
         advice = "remove spec.ttlSecondsUnused to reserve again, or delete the workload"
         return False, EXPIRED, f"{text}, for {workload.ttl_unused_s} s: its nodes are released; {advice}"
     ends = f"its nodes are released at {objects.time(since + limit)} (spec.ttlSecondsUnused)"
@@ -43,9 +43,3 @@ def in_use(view: View) -> tuple[bool, str, str] | None:
         return False, SOON, f"{text}: {ends}"
     view.sight.look_again(since + limit / 2)
     return False, "NoClaims", f"{text}: {ends}"
-
-
-def _has_read_claims(view: View) -> bool:
-    """Return True if the claims on all nodes of a workload were read just now; if not, one read is for all of them."""
-    reads = [view.sight.has_read_claims(reservation.allocation, VALID) for reservation in view.held.bound]
-    return all(reads)

@@ -102,7 +102,7 @@ def release_reservations(
             continue
         # Only dead nodes have not closed; the pods of the other nodes are evicted anyway.
         uses = sight.own_uses(allocation)
-        if not uses and not still_open and sight.has_read_claims(allocation):
+        if not uses and not still_open and sight.has_read_claims([one]):
             dropped.append(one)
         for use in uses:
             pods += _waited_for(sight, use)
