@@ -64,17 +64,11 @@ def run(args: argparse.Namespace) -> int:
         raise SettingsError(f"{args.node}: write node/NAME")
     if args.upgrade_to:
         return _upgrade(args)
-    from neuron_dra.ask.doctor import gather
-
-    if args.snapshot:
-        source.reader(args)  # rejects flags of a cluster
-        seen = gather.from_file(args.snapshot, args.kubernetes or "")
-        found = _outside(seen, _host(seen, node))
-    else:
-        kube, namespace, runner = gather.connected(args)
-        seen = gather.live(kube, namespace, runner.run)
-        node = _host(seen, node)
-        found = _outside(seen, node) + (_inside(kube, runner, seen, node) if node else [])
+    seen, connection = _gathered(args)
+    node = _host(seen, node)
+    found = _outside(seen, node)
+    if connection is not None and node:
+        found += _inside(*connection, seen, node)
     source.keep(seen.snapshot)
     if args.bundle:
         from neuron_dra.ask.doctor import bundle
@@ -89,22 +83,28 @@ def _upgrade(args: argparse.Namespace) -> int:
         if getattr(args, name):
             flag = "" if name == "node" else "--"
             raise SettingsError(f"--upgrade-to is about the whole cluster: leave out {flag}{name}")
-    from neuron_dra.ask.doctor import gather, upgrade
+    from neuron_dra.ask.doctor import upgrade
     from neuron_dra.core import upgrades
 
     try:
         target = upgrades.target(args.upgrade_to)
     except ValueError as err:
         raise SettingsError(f"--upgrade-to {err}") from err
+    seen, _ = _gathered(args)
+    source.keep(seen.snapshot)
+    answer = upgrade.answer(seen, target)
+    return _shown(args, list(answer.lines), upgrade=answer.to_wire())
+
+
+def _gathered(args: argparse.Namespace) -> tuple[Seen, tuple[KubeConfig, asyncio.Runner] | None]:
+    """Return what a file has, or a cluster and the connection to it. Raises SettingsError."""
+    from neuron_dra.ask.doctor import gather
+
     if args.snapshot:
         source.reader(args)  # rejects flags of a cluster
-        seen = gather.from_file(args.snapshot, args.kubernetes or "")
-    else:
-        kube, namespace, runner = gather.connected(args)
-        seen = gather.live(kube, namespace, runner.run)
-    source.keep(seen.snapshot)
-    found = upgrade.answer(seen, target)
-    return _shown(args, list(found.lines), upgrade=found.to_wire())
+        return gather.from_file(args.snapshot, args.kubernetes or ""), None
+    kube, namespace, runner = gather.connected(args)
+    return gather.live(kube, namespace, runner.run), (kube, runner)
 
 
 def _local(args: argparse.Namespace) -> list[Line]:
@@ -153,8 +153,8 @@ def _outside(seen: Seen, node: str) -> list[Line]:
     return [*of_cluster, *nodes.lines(world, node)]
 
 
-def _shown(args: argparse.Namespace, found: list[Line], **beside: Any) -> int:
-    """Print the lines and return the exit code; `beside` are more fields of the data."""
+def _shown(args: argparse.Namespace, found: list[Line], **more_fields: Any) -> int:
+    """Print the lines and return the exit code; `more_fields` follow the lines in the data."""
     from neuron_dra.ask.doctor import lines, text
     from neuron_dra.ask.render import terminal
 
@@ -162,5 +162,5 @@ def _shown(args: argparse.Namespace, found: list[Line], **beside: Any) -> int:
     if args.output == "text":
         terminal.write(text.screen(found))
     else:
-        terminal.write_data("DoctorReport", lines.to_wire(found), args.output, **beside)
+        terminal.write_data("DoctorReport", lines.to_wire(found), args.output, **more_fields)
     return lines.exit_code(found)

@@ -12,6 +12,7 @@ from neuron_dra.ask.read.node_views import SliceView
 from neuron_dra.ask.read.pod_views import PodPlace, PodView
 from neuron_dra.ask.read.snapshot import Snapshot
 from neuron_dra.ask.render import words
+from neuron_dra.ask.simulate import simulation
 from neuron_dra.ask.simulate.simulation import PodOutcome, Simulation
 from neuron_dra.ask.why import trials
 from neuron_dra.ask.world import demand, imagined, server, unseen
@@ -20,6 +21,7 @@ from neuron_dra.core import versions
 from neuron_dra.core.upgrades import UpgradeTarget
 from neuron_dra.core.wire import Wire
 from neuron_dra.simulate import semantics
+from neuron_dra.simulate.scheduler import Placement
 from neuron_dra.simulate.semantics import Semantics
 
 
@@ -141,8 +143,7 @@ def _forecast(now: PodOutcome, then: PodOutcome, after: World) -> PodForecast:
     meta = PodView.of(then.pod).metadata
     made = PodForecast(f"{meta.namespace}/{meta.name}", _fits(now), _fits(then))
     if then.placement is not None and then.runs:
-        devices = _devices(then.placement.allocations.values(), then.placement.node, after)
-        return dataclasses.replace(made, node=then.placement.node, devices=devices)
+        return dataclasses.replace(made, node=then.placement.node, devices=_devices(then.placement, after))
     if then.finding is not None:
         return dataclasses.replace(made, why=then.finding.text)
     return dataclasses.replace(made, why=then.rejected)
@@ -168,23 +169,22 @@ def _fits(outcome: PodOutcome) -> bool | None:
     return outcome.runs
 
 
-def _devices(allocations: Iterable[Wire], node: str, after: World) -> tuple[str, ...]:
-    """Return the devices of allocations on a node; none if the scheduler's order of them is not known."""
-    results: list[ResultView] = []
-    for allocation in allocations:
-        results += AllocationView.of(allocation).devices.results
-    drivers = {result.driver for result in results}
-    if not after.inventory.is_ordered(after.decoded(after.nodes[node]), drivers):
+def _devices(placement: Placement, after: World) -> tuple[str, ...]:
+    """Return the devices of a placement; none if the scheduler's order of them is not known."""
+    if not simulation.is_predictable(after, placement):
         return ()
+    results: list[ResultView] = []
+    for allocation in placement.allocations.values():
+        results += AllocationView.of(allocation).devices.results
     return tuple(result.device for result in results)
 
 
-def gated(snapshot: Snapshot) -> int:
-    """Return how many waiting pods scheduling gates keep from every scheduler."""
-    return sum(bool(PodView.of(pod).spec.scheduling_gates) for pod in waiting_pods(snapshot))
+def gated(pods: Iterable[Wire]) -> int:
+    """Return how many of the pods scheduling gates keep from every scheduler."""
+    return sum(bool(PodView.of(pod).spec.scheduling_gates) for pod in pods)
 
 
-def of_other_schedulers(snapshot: Snapshot) -> int:
-    """Return how many waiting pods another scheduler than Kubernetes' own handles."""
-    names = (PodView.of(pod).spec.scheduler_name for pod in waiting_pods(snapshot))
+def of_other_schedulers(pods: Iterable[Wire]) -> int:
+    """Return how many of the pods another scheduler than Kubernetes' own handles."""
+    names = (PodView.of(pod).spec.scheduler_name for pod in pods)
     return sum(name not in ("", trials.DEFAULT_SCHEDULER) for name in names)

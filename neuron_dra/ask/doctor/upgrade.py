@@ -140,7 +140,8 @@ def _of_pods(seen: Seen, pods: Sequence[PodForecast]) -> Iterator[Line]:
     if allocated:
         keep = "keeps its" if allocated == 1 else "keep their"
         yield ok(PODS, f"{words.count(allocated, 'allocated claim')} {keep} devices: no release moves a claim")
-    held_back = forecast.gated(seen.snapshot)
+    waiting = forecast.waiting_pods(seen.snapshot)
+    held_back = forecast.gated(waiting)
     if held_back:
         yield ok(PODS, f"{words.count(held_back, 'waiting pod')} with scheduling gates: no scheduler gets them")
     if not pods:
@@ -170,7 +171,7 @@ def _of_pods(seen: Seen, pods: Sequence[PodForecast]) -> Iterator[Line]:
     if same_wait:
         text = f"{words.count(same_wait, 'waiting pod')} waits before and after the upgrade"
         yield ok(PODS, text.replace("pods waits", "pods wait"))
-    if others := forecast.of_other_schedulers(seen.snapshot):
+    if others := forecast.of_other_schedulers(waiting):
         yield unknown(PODS, f"{words.count(others, 'waiting pod')} of another scheduler, which is not simulated here")
 
 

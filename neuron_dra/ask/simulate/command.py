@@ -189,17 +189,14 @@ def _faults(args: argparse.Namespace) -> list[str]:
 def _unpredictable(outcomes: Sequence[PodOutcome], world: World) -> list[str]:
     """Return the note about nodes on which the scheduler may choose other devices than the simulation."""
     from neuron_dra.ask.render import words
+    from neuron_dra.ask.simulate.simulation import is_predictable
 
     nodes: dict[str, None] = {}
     for outcome in outcomes:
         if outcome.placement is None or outcome.placement.node in nodes:
             continue
-        node = outcome.placement.node
-        drivers: set[str] = set()
-        for allocation in outcome.placement.allocations.values():
-            drivers.update(result["driver"] for result in allocation["devices"].get("results") or ())
-        if not world.inventory.is_ordered(world.decoded(world.nodes[node]), drivers):
-            nodes[node] = None
+        if not is_predictable(world, outcome.placement):
+            nodes[outcome.placement.node] = None
     if not nodes:
         return []
     return [

@@ -65,6 +65,14 @@ def _devices(allocations: Iterable[Wire]) -> list[str]:
     return [result["device"] for result in results]
 
 
+def is_predictable(world: World, placement: Placement) -> bool:
+    """Return True if the scheduler tries the devices on the node of a placement always in the same order."""
+    drivers: set[str] = set()
+    for allocation in placement.allocations.values():
+        drivers.update(result["driver"] for result in allocation["devices"].get("results") or ())
+    return world.inventory.is_ordered(world.decoded(world.nodes[placement.node]), drivers)
+
+
 class Simulation:
     """A cluster that fills up. Pods with equal demands try only the nodes on which the last of them did not fail.
 
