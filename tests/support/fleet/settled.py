@@ -8,6 +8,7 @@ from typing import Final
 
 from neuron_dra.core.ownership import controller_of
 from neuron_dra.core.ultraserver import NAMESPACE, Phase, Tag, object_name
+from neuron_dra.core.wire import Wire
 from tests.support.fleet import address_laws, block_laws, notices, qualify_laws, queue_laws, spares, workload_laws
 from tests.support.fleet import job_laws as jobs
 from tests.support.fleet.groups import is_well
@@ -117,11 +118,19 @@ def _refused(view: View, nodes: Mapping[str, FleetNode], pods: Pods, known: Know
         held = holders.get(node.name) if node else None
         if node is None or held is None or held.allocation.phase is not Phase.BOUND or not node.healthy:
             continue
-        uid = known.jobs_of.get((meta.get("labels") or {}).get("job", ""))
+        # A Job that lost its annotation is no longer in `jobs_of`, but the claims of its pods still name the workload.
+        own = {known.jobs_of.get((meta.get("labels") or {}).get("job", "")), *_workloads_of_claims(view, pod)}
         waited_s = (known.now - parsed(pod["status"].get("startTime") or meta["creationTimestamp"])).total_seconds()
-        refused = meta["uid"] in pods.refused and uid != held.allocation.workload_uid and not has_lost_claim(view, pod)
+        foreign = held.allocation.workload_uid not in own
+        refused = meta["uid"] in pods.refused and foreign and not has_lost_claim(view, pod)
         if refused and waited_s > MOST_REFUSED_S:
             yield f"pod {meta['name']} has been refused on {node.name} for {waited_s:.0f} s"
+
+
+def _workloads_of_claims(view: View, pod: Wire) -> Iterator[str | None]:
+    for status in pod["status"].get("resourceClaimStatuses") or ():
+        claim = view.find("resourceclaims", status["resourceClaimName"], pod["metadata"]["namespace"])
+        yield workload_uid(claim) if claim is not None else None
 
 
 def _orphans(view: View, nodes: Mapping[str, FleetNode], pods: Pods) -> Iterator[str]:
