@@ -163,10 +163,8 @@ class Reconciler:
             for each in (*self._beside, *([self._queues] if self._queues is not None else [])):
                 each.end_waits()
         self._passed_at = now
-        await self._applier.schemas.look(now, self._term)
-        # Before the plan, which orders by them.
         index = self._caches.index()
-        classes = await self._applier.priorities.look(index, now)
+        reads = [self._applier.schemas.look(now), self._applier.priorities.look(index, now)]
         plan = await self._plan(now)
         # Before anything updates the index: a read counts for what the plan has seen.
         claims = self._applier.claim_reads.look(plan.to_read, index.published_by_name, now)
@@ -175,7 +173,7 @@ class Reconciler:
         self._writes.wish(plan.actions)
         self._applier.keep_blocked({action.uid for action in plan.actions if isinstance(action, Evict)})
         moments = [
-            classes,
+            *reads,
             self._caches.next_recovery(),
             self._room.look(plan.waiting.split, self._caches.index(), self.known(now), now),
             self._writes.next_due(plan.actions),
@@ -189,7 +187,7 @@ class Reconciler:
             self._queues.leave_to_the_plan(
                 self._writes.rejected_statuses(plan.actions), plan.beyond_limit, self._writes.unsettled_owners
             )
-            moments.append(await self._queues.look(self._caches.index(), now))
+            moments.append(self._queues.look(self._caches.index(), now))
             self._progressed()
         return plan, min((each for each in moments if each is not None), default=None)
 
@@ -202,13 +200,16 @@ class Reconciler:
             raise ApiError(str(group.exceptions[0])) from group
         if same:
             await asyncio.sleep(self._timing.gather_s)  # what the watches have missed follows at once
-        else:
-            self._applier.priorities.forget()
+        now = self._clock()
+        # A pass does not wait for these reads. The first plan of a leader depends on them, however.
+        await self._applier.schemas.begin(now)
+        if not same:
+            await self._applier.priorities.begin(self._caches.index(), now)
         if self._queues is not None:
             if same:
                 self._queues.resume()
             else:
-                await self._queues.relist(self._clock())
+                await self._queues.relist(now)
         self._term, self._tenure = term, tenure
         self._report_foreign_templates()
 
@@ -299,8 +300,6 @@ class Reconciler:
             return self._crd_s
         moments = [moment for moment in (plan.recheck, waiting) if moment is not None]
         now = self._clock()
-        if self._applier.schemas.unkept:
-            moments.append(now + datetime.timedelta(seconds=self._crd_s))
         if self._was_set_back(now):
             return 0.0  # the clock was set back during this pass
         if moments:

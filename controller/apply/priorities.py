@@ -7,15 +7,17 @@ import datetime
 import itertools
 import logging
 from collections import Counter
+from functools import partial
 from typing import Final
 
+from controller.apply.outbox import Answer, RequestWish
+from controller.apply.sender import Sender, answer_of
 from controller.fleet.changed_objects import ChangedObjects
 from controller.fleet.due_times import DueTimes
 from controller.fleet.fleet_index import FleetIndex
 from controller.fleet.reserved import put
 from controller.observe.model import Workload
 from controller.timing import WriteTiming
-from neuron_dra.core.turns import Turns
 from neuron_dra.core.wire import Wire
 from neuron_dra.errors import ApiError, NotFound
 from neuron_dra.kube.client import KubeClient
@@ -25,74 +27,98 @@ from neuron_dra.kube.requests import PRIORITY_CLASSES
 log = logging.getLogger(__name__)
 
 MOST: Final = 100
-"""The limit of classes that are read in one look; a cluster has a handful."""
+"""The limit of classes that one look lets be read again; a cluster has a handful."""
+AT_ONCE: Final = 8
+"""The limit of reads at once."""
+_DECIDER: Final = "priority classes"
 _AT_ONCE: Final = datetime.datetime.min.replace(tzinfo=datetime.UTC)
 
 
 class Priorities:
     """`found` has the value of each class that exists, by name. Each is read again from time to time.
 
-    Anyone may name classes that do not exist, so namespaces take turns. Above the limit each is read more seldom.
+    Anyone may name classes that do not exist. Therefore each namespace has its own wish for a class that was not read
+    yet, and the outbox takes turns between namespaces. Above the limit each class is read again more seldom.
     """
 
-    def __init__(self, client: KubeClient, timing: WriteTiming) -> None:
+    def __init__(self, client: KubeClient, timing: WriteTiming, sender: Sender) -> None:
         self._client = client
         self._timing = timing
+        self._sender = sender
+        self._term = sender.fence.term
         self._changes: ChangedObjects | None = None
         self._class_of: dict[str, tuple[str, str]] = {}  # name and namespace, by UID of the workload
         self._naming: dict[str, Counter[str]] = {}  # by name, the workloads that name it in each namespace
-        self._turns: Turns[tuple[str, str]] = Turns()  # name and namespace
-        self._read: set[str] = set()  # names that are not due
-        self._again = DueTimes()  # when they are, by name
+        self._unread: set[str] = set()  # names that are due
+        self._again = DueTimes()  # when the others are, by name
         self.found: dict[str, int] = {}
 
     def end_waits(self) -> None:
         """Read all of them again at once."""
         self._again = DueTimes()
-        for name in self._read:
+        for name in self._naming:
             self._again.set(name, _AT_ONCE)
 
-    def forget(self) -> None:
-        """Forget all values: a new leader reads them again."""
+    async def begin(self, index: FleetIndex, now: datetime.datetime) -> None:
+        """Forget all values, and read the classes again: a new leader has to order by them. Errors are logged.
+
+        It reads `MOST` classes, and waits for `spec_s` at most; looks do the rest.
+        """
         self.found = {}
-        self.end_waits()
+        self._follow(index, now)
+        self._begin_term()
+        try:
+            async with asyncio.timeout(self._timing.spec_s):
+                await asyncio.gather(*(self._read(name) for name in self._take_due(now)))
+        except TimeoutError:
+            log.warning("PriorityClasses could not be read in time", extra={"timeout_s": self._timing.spec_s})
+            self.end_waits()
 
-    async def look(self, index: FleetIndex, now: datetime.datetime) -> datetime.datetime | None:
-        """Read the classes that are due; return when to read again. Errors are logged."""
-        self._follow(index)
-        for name in itertools.islice(self._again.take(now), MOST):
-            self._read.discard(name)
-            self._let_wait(name)
-        due: list[str] = []
-        while self._turns and len(due) < MOST:
-            name, _ = self._turns.take()
-            if name not in self._read:  # it may have waited in several namespaces
-                self._read.add(name)
-                due.append(name)
-        period = datetime.timedelta(seconds=self._timing.class_s * max(1.0, len(self._naming) / MOST))
-        for name in due:
-            self._again.set(name, now + period)
-        await asyncio.gather(*(self._one(name) for name in due))
-        return now if self._turns else self._again.next()
+    def look(self, index: FleetIndex, now: datetime.datetime) -> datetime.datetime | None:
+        """Let the classes that are due be read; return when to look again."""
+        self._follow(index, now)
+        if self._term != self._sender.fence.term:
+            self._begin_term()
+        for name in self._take_due(now):
+            self._unread.add(name)
+            self._wish(name, next(iter(self._naming[name])))
+        return self._again.next()
 
-    def _follow(self, index: FleetIndex) -> None:
+    def _begin_term(self) -> None:
+        self._term = self._sender.fence.term
+        self.end_waits()  # what was wished in the last term was not sent
+
+    def _take_due(self, now: datetime.datetime) -> list[str]:
+        names = list(itertools.islice(self._again.take(now), MOST))
+        for name in names:
+            self._again.set(name, now + self._period())
+        return names
+
+    def _period(self) -> datetime.timedelta:
+        return datetime.timedelta(seconds=self._timing.class_s * max(1.0, len(self._naming) / MOST))
+
+    def _follow(self, index: FleetIndex, now: datetime.datetime) -> None:
         """Follow which workloads name which classes."""
         if self._changes is None:
             self._changes = index.follow()
         for uid, workload in self._changes.take().workloads.items():
-            before, now = self._class_of.get(uid), _class_of(workload)
-            if before == now:
+            before, after = self._class_of.get(uid), _class_of(workload)
+            if before == after:
                 continue
-            put(self._class_of, uid, now)
-            if now is not None:
-                self._add(*now)
+            put(self._class_of, uid, after)
+            if after is not None:
+                self._add(*after, now)
             if before is not None:
                 self._remove(*before)
 
-    def _add(self, name: str, namespace: str) -> None:
-        self._naming.setdefault(name, Counter())[namespace] += 1
-        if name not in self._read:
-            self._turns.add((name, namespace), namespace)
+    def _add(self, name: str, namespace: str, now: datetime.datetime) -> None:
+        if name not in self._naming:
+            self._naming[name] = Counter()
+            self._unread.add(name)
+            self._again.set(name, now + self._period())
+        self._naming[name][namespace] += 1
+        if name in self._unread:
+            self._wish(name, namespace)
 
     def _remove(self, name: str, namespace: str) -> None:
         naming = self._naming[name]
@@ -100,28 +126,37 @@ class Priorities:
         if naming[namespace]:
             return
         del naming[namespace]
-        self._turns.discard((name, namespace))
-        if naming:
-            self._let_wait(name)
-            return
-        del self._naming[name]
-        self.found.pop(name, None)
-        self._read.discard(name)
-        self._again.set(name, None)
-
-    def _let_wait(self, name: str) -> None:
-        """Let a class that is due wait for the turn of a namespace that names it."""
-        if name not in self._read:
-            namespace = next(iter(self._naming[name]))
-            self._turns.add((name, namespace), namespace)
-
-    async def _one(self, name: str) -> None:
-        try:
-            self.found[name] = value_of(await self._client.read(PRIORITY_CLASSES, "", name))
-        except NotFound:
+        if not naming:
+            del self._naming[name]
             self.found.pop(name, None)
+            self._unread.discard(name)
+            self._again.set(name, None)
+
+    def _wish(self, name: str, namespace: str) -> None:
+        send = partial(self._read_unread, name)
+        key = f"PriorityClass {name} for {namespace}"
+        wish = RequestWish(key, "value", namespace, "get priorityclasses", send, at_once=AT_ONCE)
+        self._sender.put(_DECIDER, self._sender.fence.term, wish)
+
+    async def _read_unread(self, name: str, term: int) -> Answer:
+        if name not in self._unread:
+            return Answer.NO_NEWS  # it was read for another namespace, or no workload names it any more
+        return await self._read(name)
+
+    async def _read(self, name: str) -> Answer:
+        self._unread.discard(name)
+        value: int | None = None
+        try:
+            value = value_of(await self._client.read(PRIORITY_CLASSES, "", name))
+        except NotFound:
+            pass
         except (ApiError, *MALFORMED) as err:
             log.warning("a PriorityClass could not be read", extra={"class": name, "error": str(err) or repr(err)})
+            return answer_of(err)
+        if name not in self._naming or self.found.get(name) == value:
+            return Answer.NO_NEWS
+        put(self.found, name, value)
+        return Answer.DECIDED
 
 
 def _class_of(workload: Workload | None) -> tuple[str, str] | None:

@@ -76,13 +76,13 @@ class Applier:
         self._client = client
         self.fence = fence = fence or unelected()
         self._caches = caches
-        self.schemas = Schemas(client, timing.writes)
         self._events = events
         self.sender = sender = Sender(fence, timing.outbox)
+        self.schemas = Schemas(client, timing.writes, sender)
         self.refusals = Refusals(client, events, timing.pods, sender)
         self.claim_pods = ClaimPods(client, timing.pods, sender)
         self.claim_reads = ClaimReads(caches, timing.pods, sender)
-        self.priorities = Priorities(client, timing.writes)
+        self.priorities = Priorities(client, timing.writes, sender)
         self.pod_looks = PodLooks(client, events, timing.pods, sender)
         self.rendezvous = RendezvousServices(client, events, timing.rendezvous, sender)
         self.blocked_evictions: dict[str, str] = {}

@@ -20,6 +20,8 @@ from typing import Any, Final
 import msgspec
 
 from controller.apply import published_schema
+from controller.apply.outbox import Answer, RequestWish
+from controller.apply.sender import Sender, answer_of
 from controller.decisions import objects as render
 from controller.observe import results
 from controller.observe.model import GROUP, VERSION, WORKLOAD_KIND, shortened
@@ -36,6 +38,7 @@ log = logging.getLogger(__name__)
 
 _THEN: Final = "2026-01-02T03:04:05Z"
 _WORD: Final = "a-trial"
+_UNREAD: Final = "the API server's OpenAPI document of the CRDs could not be read"
 
 
 class Outdated(ApiError):
@@ -197,12 +200,12 @@ class Schemas:
     - `unkept`: the fields of a workload's spec that it drops, such as `spec.priorityClassName`.
     """
 
-    def __init__(self, client: KubeClient, timing: WriteTiming) -> None:
+    def __init__(self, client: KubeClient, timing: WriteTiming, sender: Sender) -> None:
         self._client = client
+        self._sender = sender
         self._again = datetime.timedelta(seconds=timing.crd_s)
         self._read_s = timing.spec_s
         self._read_at: datetime.datetime | None = None
-        self._term = 0
         self.problems: dict[str, str] = {}
         self.unkept: tuple[str, ...] = ()
         self.on_change: Callable[[str, bool], None] = lambda plural, outdated: None
@@ -212,27 +215,38 @@ class Schemas:
         """Why nothing may be written, empty if all is well."""
         return "; ".join(sorted(self.problems.values()))
 
-    async def look(self, now: datetime.datetime, term: int) -> None:
-        """Read what the API server publishes about the CRDs, if that is due. It sends no write."""
-        if term != self._term:
-            self._term, self._read_at = term, None
-        if self._read_at is not None and now < self._read_at + self._again:
-            return
+    async def begin(self, now: datetime.datetime) -> None:
+        """Read what the API server publishes about the CRDs, for `spec_s` at most. It sends no write."""
         self._read_at = now
         try:
-            # A server that does not answer must not hold up the pass: each write is compared with its answer anyway.
+            # Each write is compared with its answer anyway.
             async with asyncio.timeout(self._read_s):
-                document = await self._client.request("GET", published_schema.path_of(GROUP, VERSION))
+                await self._read(0)
+        except TimeoutError:
+            log.warning(_UNREAD, extra={"error": f"no answer for {self._read_s} s"})
+
+    def look(self, now: datetime.datetime) -> datetime.datetime | None:
+        """Let it be read again if that is due; return when, if the controller waits for a change of it."""
+        if self._read_at is None or now >= self._read_at + self._again:
+            self._read_at = now
+            wish = RequestWish("OpenAPI document of the CRDs", "schemas", "", "get openapi", self._read)
+            self._sender.put("schemas", self._sender.fence.term, wish)
+        return self._read_at + self._again if self.problems or self.unkept else None
+
+    async def _read(self, _term: int) -> Answer:
+        before = dict(self.problems), self.unkept
+        try:
+            document = await self._client.request("GET", published_schema.path_of(GROUP, VERSION))
             schemas = published_schema.schemas_in(document, GROUP, VERSION)
-        except (ApiError, TimeoutError, msgspec.MsgspecError) as err:
-            facts = {"error": str(err) or repr(err)}
-            log.warning("the API server's OpenAPI document of the CRDs could not be read", extra=facts)
-            return
+        except (ApiError, msgspec.MsgspecError) as err:
+            log.warning(_UNREAD, extra={"error": str(err) or repr(err)})
+            return answer_of(err)
         if WORKLOAD_KIND in schemas:
             self._note_spec(tuple(published_schema.dropped(schemas[WORKLOAD_KIND], spec_sample())))
         for resource, kind, sample in _written():
             if kind in schemas:
                 self._judge(resource, published(schemas[kind], sample))
+        return Answer.NO_NEWS if before == (self.problems, self.unkept) else Answer.DECIDED
 
     def _judge(self, resource: Resource, what: str) -> None:
         """Follow what the API server does to a write of a kind, empty if it keeps all of it."""

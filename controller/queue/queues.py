@@ -171,8 +171,8 @@ class Queues:
         self._follow(index, now)
         return dict(self._kept.admissions)
 
-    async def look(self, index: FleetIndex, now: datetime.datetime) -> datetime.datetime | None:
-        """Decide, and begin the writes; return when to do so again at the latest. Raises ApiError of a list."""
+    def look(self, index: FleetIndex, now: datetime.datetime) -> datetime.datetime | None:
+        """Decide, and begin the writes; return when to do so again at the latest."""
         moments: list[datetime.datetime] = []
         self._now = now
         if self._unsettled or self._stale:

@@ -24,7 +24,7 @@ from neuron_dra.kube.events import EventRecorder
 from tests.story.controller_cluster import Cluster
 from tests.story.test_jobs_reserve import cluster  # noqa: F401
 from tests.story.test_rendezvous_service import SHORT, addresses, met
-from tests.support.sending import looked, new_sender
+from tests.support.sending import looked, new_sender, sent
 
 NOW = datetime.datetime(2026, 3, 1, 12, 0, tzinfo=datetime.UTC)
 LATER = NOW + datetime.timedelta(hours=1)
@@ -60,10 +60,11 @@ async def test_priority_of_a_class_stays(cluster: Cluster, reply: str) -> None: 
     spec = {"instanceType": "t", "topologySize": 1, "serverCount": 1, "priorityClassName": "high"}
     index.put_workload("ml/job", decode.workload({"metadata": {"name": "job", "namespace": "ml"}, "spec": spec}))
     async with KubeClient(KubeConfig(cluster.api.url)) as client:
-        priorities = Priorities(client, DEFAULT_TIMING.writes)
-        await priorities.look(index, NOW)
+        sender = new_sender()
+        priorities = Priorities(client, DEFAULT_TIMING.writes, sender)
+        await sent(sender, lambda: priorities.look(index, NOW))
         answer(cluster, reply, "priorityclasses")
-        await priorities.look(index, LATER)
+        await sent(sender, lambda: priorities.look(index, LATER))
     assert priorities.found == ({} if reply == GONE else {"high": 7})
 
 

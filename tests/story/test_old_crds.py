@@ -31,6 +31,7 @@ from neuron_dra.kube.requests import NEURON_ULTRASERVERS
 from tests.story.controller_cluster import Cluster
 from tests.support.controller_passes import passes
 from tests.support.controller_timings import QUICK
+from tests.support.sending import new_sender
 from tests.support.timings import quicker
 from tests.support.waiting import eventually
 
@@ -340,12 +341,17 @@ async def test_document_is_read_once_a_minute(cluster: Cluster) -> None:
     reads = InjectedFault(verb="get", resource="/openapi/v3/apis/neuron.aws.com/v1beta1", status=500, times=None)
     cluster.api.faults.add(reads)
     async with KubeClient(KubeConfig(cluster.api.url)) as client:
-        schemas = schema_check.Schemas(client, DEFAULT_TIMING.writes)
-        hits = []
-        for seconds, term in ((0, 1), (59, 1), (60, 1), (61, 1), (62, 2)):
-            await schemas.look(now + datetime.timedelta(seconds=seconds), term)
+        sender = new_sender()
+        schemas = schema_check.Schemas(client, DEFAULT_TIMING.writes, sender)
+        await schemas.begin(now)
+        hits = [reads.hits]
+        for seconds in (0, 59, 60, 61):
+            schemas.look(now + datetime.timedelta(seconds=seconds))
+            await sender.send_all()
             hits.append(reads.hits)
-    assert hits == [1, 1, 2, 2, 3]
+        await schemas.begin(now + datetime.timedelta(seconds=62))
+        hits.append(reads.hits)
+    assert hits == [1, 1, 1, 2, 2, 3]
 
 
 # -- the document ------------------------------------------------------------------------------------------------------

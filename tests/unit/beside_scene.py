@@ -359,14 +359,14 @@ class Scene:
         for later_s in (0, 2):
             moment = now + datetime.timedelta(seconds=later_s)
             index = caches.index()
-            await applier.priorities.look(index, moment)
+            await sent(applier.sender, partial(applier.priorities.look, index, moment))
             known = Known(admissions=queues.admissions(index, moment), priorities=applier.priorities.found)
             plan = planning.plan_of(index, moment, DEFAULT_LIMITS, known)
             Metrics().planned(0.1, index, plan, moment)
             planned = plan
             verdicts |= plan.verdicts
             await sent(applier.sender, partial(applier.rendezvous.look, plan.meetings, moment))
-            await queues.look(index, moment)
+            queues.look(index, moment)
             await applier.sender.send_all()
             await jobs.look(index, moment)
             await applier.sender.send_all()

@@ -130,7 +130,7 @@ async def test_a_queue_sends_nothing_that_an_ended_term_decided(api: EmbeddedApi
     api.create(reservation("a", "train"))
     leadership = Term()
     async with queueing(api, leadership) as (queues, caches, client):
-        await queues.look(caches.index(), NOW)
+        queues.look(caches.index(), NOW)
         leadership.term = 2
         queues._applier.fence.enter(2)
         await queues._sender.send_all()
@@ -174,7 +174,7 @@ async def test_namespaces_take_turns_in_queues(api: EmbeddedApi) -> None:
         api.create(reservation("a", f"w{number}"))
     api.create(reservation("b", "victim"))
     async with queueing(api, Alone()) as (queues, caches, client):
-        await queues.look(caches.index(), NOW)
+        queues.look(caches.index(), NOW)
         await queues._sender.send_all()
         assert ("POST", "/apis/kueue.x-k8s.io/v1beta2/namespaces/b/workloads") in client.writes()[:4]
 
@@ -192,7 +192,7 @@ async def test_events_of_one_namespace_do_not_keep_back_those_of_others(api: Emb
         api.create({**body, "status": {"conditions": conditions}})
     async with queueing(api, Alone()) as (queues, caches, client), writing(queues):
         for _ in range(2):
-            await queues.look(caches.index(), NOW)
+            queues.look(caches.index(), NOW)
         events = "/namespaces/b/events"
         await eventually(lambda: any(path.endswith(events) for _, path in client.sent), what="b has its Event")
 
@@ -206,7 +206,7 @@ async def test_a_workload_of_kueue_that_cannot_be_read_keeps_what_is_reserved(ap
         [allowed] = queues.admissions(caches.index(), NOW).values()
         assert (allowed.revoked, allowed.reason) == (False, "QueueUnknown")
         assert body["metadata"]["name"] in allowed.message
-        await queues.look(caches.index(), NOW)
+        queues.look(caches.index(), NOW)
         assert queues._writes._wished == {}
 
 
@@ -227,7 +227,7 @@ async def test_an_unreadable_workload_exists_for_its_workload_of_kueue(api: Embe
 
     async with queueing(api, Alone()) as (queues, _, client):
         queues._client = hidden = Hidden(client)
-        await queues.look(FleetIndex(), NOW)
+        queues.look(FleetIndex(), NOW)
         await queues._sender.send_all()
         assert hidden.writes() == []
 

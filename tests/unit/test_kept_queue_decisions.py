@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 from collections.abc import Collection
 from typing import Any
@@ -237,12 +236,10 @@ async def test_a_burst_is_decided_once() -> None:
     for each in range(2_000):
         there.workload(f"w{each}", f"{each:08x}-uid", record=None)
     index = there.caches.index()
-    await there.queues.look(index, NOW)
+    there.queues.look(index, NOW)
 
     def look() -> None:
-        """Look again, which waits for nothing."""
-        with contextlib.suppress(StopIteration):
-            there.queues.look(there.caches.index(), NOW).send(None)
+        there.queues.look(there.caches.index(), NOW)
 
     assert len(there.queues._writes._wished) == 2_000
     assert lines(look) < 400

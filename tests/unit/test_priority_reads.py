@@ -11,7 +11,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from controller.apply.priorities import Priorities
+from controller.apply.leader import Alone
+from controller.apply.priorities import AT_ONCE, MOST, Priorities
 from controller.fleet.fleet_index import FleetIndex
 from controller.observe import decode
 from controller.timing import DEFAULT_TIMING
@@ -19,9 +20,11 @@ from hack.bench.plan import NOW
 from neuron_dra.errors import NotFound, Unavailable
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import KubeConfig
+from tests.support.sending import new_sender, sent
 from tests.unit.test_plan_costs import lines
 
 CLASSES = ("high", "low", "gone")
+LATEST = datetime.datetime.max.replace(tzinfo=datetime.UTC)
 
 
 class Classes(KubeClient):
@@ -49,7 +52,8 @@ class Reading:
     def __init__(self, values: dict[str, int | None] | None = None) -> None:
         self.server = Classes({} if values is None else values)
         self.index, self.now = FleetIndex(), NOW
-        self.priorities = Priorities(self.server, DEFAULT_TIMING.writes)
+        self.sender = new_sender()
+        self.priorities = Priorities(self.server, DEFAULT_TIMING.writes, self.sender)
 
     def put(self, name: str, priority: str, namespace: str = "ml") -> None:
         meta = {"name": name, "namespace": namespace, "uid": f"{namespace}-{name}"}
@@ -59,13 +63,26 @@ class Reading:
     def remove(self, name: str, namespace: str = "ml") -> None:
         self.index.put_workload(f"{namespace}/{name}", None)
 
-    def look(self) -> datetime.datetime | None:
-        return asyncio.run(self.priorities.look(self.index, self.now))
+    def look(self) -> None:
+        """Decide what to read."""
+        self.priorities.look(self.index, self.now)
 
     def settle(self) -> None:
-        """Look until nothing is due."""
-        while (again := self.look()) is not None and again <= self.now:
-            pass
+        """Look and read until nothing is due."""
+        asyncio.run(self._settle())
+
+    async def _settle(self) -> None:
+        due = self.now
+        for _ in range(100):
+            found = await sent(self.sender, lambda: self.priorities.look(self.index, self.now))
+            due = found or LATEST
+            if due > self.now:
+                return
+        raise AssertionError(f"a class is still due at {due}")
+
+    def begin(self) -> None:
+        """Begin to lead after another replica led."""
+        asyncio.run(self.priorities.begin(self.index, self.now))
 
 
 def test_a_look_costs_the_same_however_many_workloads_have_a_class() -> None:
@@ -87,13 +104,15 @@ def test_a_tenant_with_3000_classes_costs_a_look_a_budget() -> None:
         there = Reading()
         for each in range(number):
             there.put(f"w{each}", f"class-{each}")
-        there.look()
-        busy = lines(there.look)
         there.settle()
         there.put("another", "class-x")
-        costs.append((busy, lines(there.look)))
-    assert costs[1][0] <= 1.1 * costs[0][0]
-    assert costs[1][1] == costs[0][1]
+        one_more = lines(there.look)
+        there.settle()
+        there.now += datetime.timedelta(hours=1)
+        all_are_due = lines(there.look)
+        costs.append((one_more, all_are_due))
+    assert costs[1][0] == costs[0][0]
+    assert costs[1][1] <= 1.1 * costs[0][1]
 
 
 def test_every_class_is_read_however_many_do_not_exist() -> None:
@@ -111,8 +130,40 @@ def test_a_class_of_another_namespace_is_read_before_a_thousand() -> None:
         there.put(f"w{each}", f"class-{each}", "many")
     there.look()
     there.put("job", "production", "other")
-    there.look()
+    there.settle()
+    assert there.server.reads.index("production") < AT_ONCE
     assert there.priorities.found == {"production": 7}
+
+
+def test_a_class_that_another_namespace_named_first_is_read_in_the_turn_of_each() -> None:
+    there = Reading({"production": 7})
+    for each in range(1_000):
+        there.put(f"w{each}", f"class-{each}", "many")
+    there.put("last", "production", "many")
+    there.put("job", "production", "other")
+    there.settle()
+    assert there.server.reads.index("production") < AT_ONCE
+    assert there.server.reads.count("production") == 1
+
+
+def test_classes_that_a_term_left_unread_are_read_in_the_next() -> None:
+    there = Reading({"high": 1})
+    there.put("job", "high")
+    there.sender.fence.enter(0)
+    there.look()
+    there.sender.fence.enter(Alone.term)
+    there.settle()
+    assert there.priorities.found == {"high": 1}
+
+
+def test_a_class_that_was_deleted_with_its_last_workload_is_forgotten() -> None:
+    """Also if its value arrives after the workload is gone."""
+    there = Reading({"high": 1})
+    there.put("job", "high")
+    there.look()
+    there.remove("job")
+    there.settle()
+    assert there.priorities.found == {}
 
 
 def test_a_class_that_cannot_be_read_keeps_its_value_in_its_term() -> None:
@@ -145,9 +196,18 @@ def test_a_new_leader_begins_without_the_values_of_its_last_term() -> None:
     there.put("other", "low")
     there.settle()
     there.server.values["high"] = None
-    there.priorities.forget()
-    there.settle()
+    there.begin()
     assert there.priorities.found == {"low": 2}
+
+
+def test_a_new_leader_reads_the_classes_above_its_first_hundred_later() -> None:
+    there = Reading({f"class-{number}": number for number in range(250)})
+    for number in range(250):
+        there.put(f"w{number}", f"class-{number}")
+    there.begin()
+    at_first = len(there.priorities.found)
+    there.settle()
+    assert (at_first, there.priorities.found) == (MOST, there.server.values)
 
 
 class Changes(RuleBasedStateMachine):
@@ -186,7 +246,7 @@ class Changes(RuleBasedStateMachine):
         self.there.settle()
         whole = Reading()
         whole.server, whole.index = self.there.server, self.there.index
-        whole.priorities = Priorities(whole.server, DEFAULT_TIMING.writes)
+        whole.priorities = Priorities(whole.server, DEFAULT_TIMING.writes, whole.sender)
         whole.settle()
         assert self.there.priorities.found == whole.priorities.found
 
