@@ -35,11 +35,17 @@ log = logging.getLogger(__name__)
 BUSY_PASSES: Final = 50  # consecutive passes with writes: another program reverts them
 
 
-class Admissions(Look, Protocol):
+class Admissions(Protocol):
     """What queues allow workloads; see `controller.queue`.
 
     Its `look` is a part of each pass, after the plan's writes are known. What it writes does not hold up the pass.
     """
+
+    def look(self, index: FleetIndex, now: datetime.datetime) -> datetime.datetime | None:
+        """Decide, and begin the writes; return when to do so again at the latest."""
+
+    def end_waits(self) -> None:
+        """Do at once what waits for a time."""
 
     async def relist(self, now: datetime.datetime) -> None:
         """Read again what it depends on: a new leader begins."""
@@ -160,8 +166,10 @@ class Reconciler:
             self._applier.end_waits()
             self._caches.end_waits()
             self._room.end_waits()
-            for each in (*self._beside, *([self._queues] if self._queues is not None else [])):
-                each.end_waits()
+            if self._queues is not None:
+                self._queues.end_waits()
+            for beside in self._beside:
+                beside.end_waits()
         self._passed_at = now
         index = self._caches.index()
         reads = [self._applier.schemas.look(now), self._applier.priorities.look(index, now)]
