@@ -1,4 +1,7 @@
-"""The states of a workload and the phases of a reservation, as tables; docs/architecture.md has the steps. Pure."""
+"""The states of a workload and the phases of a reservation, as tables. Pure.
+
+The steps are in docs/architecture-controller.md.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """What proves that a claim was prepared on this node, if neither the checkpoint nor this process knows the claim.
 
-`docs/node-faults.md` has the rules as a table. An allocation alone proves nothing: the kubelet may not have prepared
-the claim yet. If its pod is then deleted, the kubelet never unprepares the claim, and it would hold its devices until a
-reboot.
+`docs/architecture-node.md` has the rules as a table. An allocation alone proves nothing: the kubelet may not have
+prepared the claim yet. If its pod is then deleted, the kubelet never unprepares the claim, and it would hold its
+devices until a reboot.
 """
 
 from __future__ import annotations

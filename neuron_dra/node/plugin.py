@@ -253,7 +253,7 @@ class Plugin:
                 await self._end()
 
     def loops(self) -> list[Loop]:
-        """Return the background loops. docs/architecture.md has them in a table."""
+        """Return the background loops. docs/architecture-node.md has them in a table."""
         timing = self._timing
         stale_sockets = StaleSockets(self.settings, self._files)
         loops = [

@@ -197,7 +197,7 @@ class State:
             return True
         if not any(claim in self.documents[name] for name in {*self.readable, *self.remembered}):
             return False
-        # A plugin that remembers its file takes it for unprepared by the other one: docs/node-faults.md.
+        # A plugin that remembers its file takes it for unprepared by the other one: docs/architecture-node.md.
         is_lost = self.is_damage_visible or "newest" not in self.slots
         # The first of two writes such files again, as those of an intact folder, if it sees no damage.
         is_intact = self.specs or (len(PLUGINS[self.plugins][1]) == 2 and set(self.slots) == {"older"})

@@ -106,7 +106,7 @@ def test_device_of_a_claim_that_no_longer_exists_is_explained(
 ) -> None:
     answer = ask(capsys, "why", "pod/p", "--snapshot", snapshot(tmp_path, held("gone-neurons-x")))
     assert "neuron-device-0 is held by claim default/gone-neurons-x, which no longer exists" in answer.first
-    assert "docs/node-faults.md" in answer.first
+    assert "docs/health.md" in answer.first
 
 
 def test_message_is_printed_once(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

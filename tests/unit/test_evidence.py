@@ -1,4 +1,4 @@
-"""What proves that a claim was prepared: the rows of the table in docs/node-faults.md that a list decides (4.04)."""
+"""What proves that a claim was prepared: rows of the table in docs/architecture-node.md that a list decides (4.04)."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from tests.support.plugin_host import PluginHost
 from tests.support.ports import free_port
 
 QUICK = (0.001, 0.001)
-PAGE = Path(__file__).parents[2] / "docs/architecture.md"
+PAGE = Path(__file__).parents[2] / "docs/architecture-node.md"
 
 
 class Failing:

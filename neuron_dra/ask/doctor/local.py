@@ -165,7 +165,7 @@ async def _hardware(node: CheckedNode) -> list[Line]:
         facts = await node.survey.hardware(node.timing.hardware_s)
     except Overdue as err:
         text = f"a read of {err.path or 'sysfs'} does not end: the kernel driver hangs"
-        return [wrong("hardware", "ReadingHangs", text, "docs/node-faults.md, when a reading hangs; reboot the node")]
+        return [wrong("hardware", "ReadingHangs", text, "docs/health.md, when a reading hangs; reboot the node")]
     return node_checks.hardware(facts, node.state)
 
 

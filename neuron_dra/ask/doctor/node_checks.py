@@ -21,7 +21,7 @@ from neuron_dra.core.wire import Wire
 from neuron_dra.gen.neuron.dra.v1 import inspector_pb2 as pb
 
 SKEW_S: Final = 30.0
-_ORPHANS: Final = "docs/node-faults.md, a device held by an orphaned claim"
+_ORPHANS: Final = "docs/health.md, a device held by an orphaned claim"
 
 
 def hardware(facts: NodeFacts, state: PluginState | None) -> list[Line]:
@@ -57,7 +57,7 @@ def hardware(facts: NodeFacts, state: PluginState | None) -> list[Line]:
         found.append(wrong(area, "Unreadable", text, "run as uid 0: the file is readable for root only"))
     if names_of_moved := sorted({path.rpartition("/")[2] for path in facts.found}):
         text = f"found by the names of their files, which show no device as healthy: {', '.join(names_of_moved)}"
-        todo = "docs/node-faults.md, a kernel driver that moved its files; update this driver"
+        todo = "docs/health.md, a kernel driver that moved its files; update this driver"
         found.append(unknown(area, text, todo))
     if unseen := words.ranges({device.device_id for device in facts.devices if device.device_file is False}):
         text = f"no file in the host's /dev: neuron {unseen}"

@@ -84,7 +84,7 @@ def _held_by_former(world: World, message: str, node: str) -> Finding | None:
         return None
     text = (
         f"{held['device']} is held by claim {namespace}/{name}, which no longer exists, as after a pod "
-        f"was deleted by force: that pod still ends on node {node}. This passes by itself; if not: docs/node-faults.md"
+        f"was deleted by force: that pod still ends on node {node}. This passes by itself; if not: docs/health.md"
     )
     return Finding("DeviceHeldByFormer", text, (("event", message),))
 
