@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from controller import settings
 from neuron_dra.arguments import Parser, go_style
 from tests.support import fast_yaml
 from tests.support.built_tools import HELM, needs
+from tests.support.chart_notes import notes
 
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "deploy/helm/neuron-dra"
@@ -343,3 +345,11 @@ def test_schema_has_every_controller_value() -> None:
     schema = json.loads((CHART / "values.schema.json").read_text())
     values = fast_yaml.load((CHART / "values.yaml").read_text())
     assert values["ultraserverOperator"].keys() == schema["properties"]["ultraserverOperator"]["properties"].keys()
+
+
+@needs_helm
+def test_notes_grep_a_line_that_the_controller_logs(tmp_path: Path) -> None:
+    found = re.search(r"\| grep '([^']+)'", notes(tmp_path, "--set", "ultraserverOperator.enabled=true"))
+    assert found is not None
+    sources = [path.read_text() for path in (ROOT / "controller").rglob("*.py")]
+    assert any(f'{found[1]}: delete them"' in source for source in sources)
