@@ -145,15 +145,15 @@ def decode_claim(raw: bytes) -> ResourceClaim:
         raise ClaimError(f"the API server's response is not a ResourceClaim: {err}") from err
 
 
-def allocated_devices(claim: ResourceClaim) -> tuple[AllocatedDevice, ...]:
-    """Return the results of `claim` that belong to this driver, in the allocation's order."""
+def allocated_devices(claim: ResourceClaim, driver: str = names.DRIVER) -> tuple[AllocatedDevice, ...]:
+    """Return the results of `claim` that belong to a driver, in the allocation's order."""
     if claim.status.allocation is None:
         return ()
     classes = _classes(claim)
     results = claim.status.allocation.devices.results or ()
     found = []
     for each in results:
-        if each.driver == names.DRIVER:
+        if each.driver == driver:
             found.append(_allocated(each, classes.get(each.request, "")))
     return tuple(found)
 
@@ -197,10 +197,10 @@ def load_models() -> None:
     importlib.import_module(_CONFIG)
 
 
-def allocation(wire: ResourceClaim, ref: ClaimRef) -> Claim:
+def allocation(wire: ResourceClaim, ref: ClaimRef, driver: str = names.DRIVER) -> Claim:
     """Return the claim in core's form without configuration. Raises ClaimError for another UID or no allocation."""
     _allocation_of(wire, ref)
-    return Claim(ref, allocated_devices(wire), pod=first_pod(wire), of_its_pod=_is_of_its_pod(wire))
+    return Claim(ref, allocated_devices(wire, driver), pod=first_pod(wire), of_its_pod=_is_of_its_pod(wire))
 
 
 def _allocation_of(wire: ResourceClaim, ref: ClaimRef) -> AllocationResult:

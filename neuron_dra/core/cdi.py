@@ -16,15 +16,11 @@ import msgspec
 
 from neuron_dra.core import names
 from neuron_dra.core.claims import PreparedClaim, PreparedDevice
+from neuron_dra.core.dra_driver import NEURON, Driver
 from neuron_dra.core.members import Cores
 
-KIND = f"k8s.{names.DRIVER}/claim"
-FILE_PREFIX = KIND.replace("/", "-") + "_"
+KIND = NEURON.cdi_kind
 VERSION = "0.6.0"  # annotations; 0.5.0 would do for hostPath and for device names that begin with a digit
-
-_DEVICE_NAME = re.compile(
-    rf"{names.DEVICE_PREFIX}\d+|{names.NODE_DEVICE}|({names.SET_PREFIX}|{names.CORES_PREFIX})\d+-\d+"
-)
 
 _UID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
 
@@ -72,45 +68,45 @@ def device_name(claim_uid: str, device: str, share_id: str | None = None) -> str
     return name
 
 
-def device_id(claim_uid: str, device: str, share_id: str | None = None) -> str:
+def device_id(claim_uid: str, device: str, share_id: str | None = None, driver: Driver = NEURON) -> str:
     """Return the qualified CDI name, `vendor/class=name`, that the kubelet passes to the runtime."""
-    return f"{KIND}={device_name(claim_uid, device, share_id)}"
+    return f"{driver.cdi_kind}={device_name(claim_uid, device, share_id)}"
 
 
-def claim_uid_of_device(qualified_name: str, device: str) -> str:
+def claim_uid_of_device(qualified_name: str, device: str, driver: Driver = NEURON) -> str:
     """Return the claim UID in a CDI name that `device_id` made for `device`; empty for other names."""
     kind, _, name = qualified_name.partition("=")
     uid, separator, _ = name.partition(f"-{device}")
-    if kind == KIND and separator and _UID.fullmatch(uid):
+    if kind == driver.cdi_kind and separator and _UID.fullmatch(uid):
         return uid
     return ""
 
 
-def file_name(claim_uid: str) -> str:
+def file_name(claim_uid: str, driver: Driver = NEURON) -> str:
     """Return the name of a claim's file in the CDI folder."""
-    return f"{FILE_PREFIX}{claim_uid}.json"
+    return f"{driver.cdi_file_prefix}{claim_uid}.json"
 
 
-def other_file_name(claim_uid: str) -> str:
+def other_file_name(claim_uid: str, driver: Driver = NEURON) -> str:
     """Return the name that drivers with CDI's Go library give to a claim's file: the library writes YAML by default."""
-    return f"{FILE_PREFIX}{claim_uid}.yaml"
+    return f"{driver.cdi_file_prefix}{claim_uid}.yaml"
 
 
-def claim_uid_of(file: str) -> str | None:
+def claim_uid_of(file: str, driver: Driver = NEURON) -> str | None:
     """Return the claim UID in a file name of this driver's form, or None if the name has another form."""
-    return _uid_in(file, ".json")
+    return _uid_in(file, driver.cdi_file_prefix, ".json")
 
 
-def other_claim_uid_of(file: str) -> str | None:
+def other_claim_uid_of(file: str, driver: Driver = NEURON) -> str | None:
     """Return the claim UID in a file name of another implementation of this driver, or None for other names."""
-    return _uid_in(file, ".yaml")
+    return _uid_in(file, driver.cdi_file_prefix, ".yaml")
 
 
-def _uid_in(file: str, suffix: str) -> str | None:
-    """Return the part of a file name between the prefix of claims and `suffix`, or None for other names."""
-    if not (file.startswith(FILE_PREFIX) and file.endswith(suffix)):
+def _uid_in(file: str, prefix: str, suffix: str) -> str | None:
+    """Return the part of a file name between `prefix` and `suffix`, or None for other names."""
+    if not (file.startswith(prefix) and file.endswith(suffix)):
         return None
-    return file[len(FILE_PREFIX) : -len(suffix)]
+    return file[len(prefix) : -len(suffix)]
 
 
 def container_edits(device_ids: Sequence[int], env: Sequence[str], files: DeviceFiles) -> dict[str, Any]:
@@ -139,14 +135,14 @@ def _device_node(number: int, host_dir: str) -> dict[str, str]:
     return node
 
 
-def spec(claim: PreparedClaim) -> dict[str, Any]:
+def spec(claim: PreparedClaim, driver: Driver = NEURON) -> dict[str, Any]:
     """Return the CDI spec of a prepared claim: one CDI device for each allocated device.
 
     The annotations name the claim, so that a lost checkpoint can be rebuilt from the files.
     """
     return {
         "cdiVersion": VERSION,
-        "kind": KIND,
+        "kind": driver.cdi_kind,
         "annotations": {NAMESPACE: claim.ref.namespace, NAME: claim.ref.name, UID: claim.ref.uid},
         "devices": [_device(claim.ref.uid, device) for device in claim.devices],
     }
@@ -167,7 +163,7 @@ def _device(claim_uid: str, device: PreparedDevice) -> dict[str, Any]:
     return entry | ({"annotations": annotations} if annotations else {})
 
 
-def devices(document: object, claim_uid: str) -> tuple[ShownDevice, ...]:
+def devices(document: object, claim_uid: str, driver: Driver = NEURON) -> tuple[ShownDevice, ...]:
     """Return the devices in a spec of this driver.
 
     The spec may be from a later release, or damaged. So a device without a readable name counts as the whole Neuron
@@ -178,7 +174,7 @@ def devices(document: object, claim_uid: str) -> tuple[ShownDevice, ...]:
     shown: list[ShownDevice] = []
     for entry in entries:
         name = entry.get("name")
-        match = _DEVICE_NAME.match(name.removeprefix(f"{claim_uid}-")) if isinstance(name, str) else None
+        match = driver.device_name.match(name.removeprefix(f"{claim_uid}-")) if isinstance(name, str) else None
         device_ids = _device_ids(entry)
         if match is None:
             shown += [ShownDevice(f"{names.DEVICE_PREFIX}{number}", (number,)) for number in device_ids]
@@ -260,9 +256,9 @@ def line(value: object) -> bytes:
         return json.dumps(value, sort_keys=True).encode()
 
 
-def is_of(claim: PreparedClaim, raw: bytes) -> bool:
+def is_of(claim: PreparedClaim, raw: bytes, driver: Driver = NEURON) -> bool:
     """Return True if the file contents `raw` equal the spec of `claim`, whatever their formatting."""
-    wanted = encode(spec(claim))
+    wanted = encode(spec(claim, driver))
     if raw == wanted:
         return True
     try:

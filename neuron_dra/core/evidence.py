@@ -44,12 +44,12 @@ def listing(pods: Iterable[ListedPod], kubelet_version: str) -> Listing:
     return Listing(pods, always_lists or any(pod.claims for pod in pods))
 
 
-def shown_claims(listing: Listing, node_name: str) -> tuple[ShownClaim, ...]:
+def shown_claims(listing: Listing, node_name: str, driver: str = names.DRIVER) -> tuple[ShownClaim, ...]:
     """Return the claims that the kubelet lists with devices of this node: it has prepared them."""
     devices_by_claim: dict[tuple[str, str, str], set[str]] = {}
     for pod in listing.pods:
         for claim in pod.claims:
-            devices = set(_devices_here(claim, node_name))
+            devices = set(_devices_here(claim, node_name, driver))
             if devices:
                 devices_by_claim.setdefault((claim.namespace, claim.name, claim.uid), set()).update(devices)
     shown = []
@@ -58,7 +58,14 @@ def shown_claims(listing: Listing, node_name: str) -> tuple[ShownClaim, ...]:
     return tuple(shown)
 
 
-def must_adopt(claim: Claim, listing: Listing, *, is_offered: Callable[[str], bool], others_ran: bool) -> bool:
+def must_adopt(
+    claim: Claim,
+    listing: Listing,
+    *,
+    is_offered: Callable[[str], bool],
+    others_ran: bool,
+    driver: str = names.DRIVER,
+) -> bool:
     """Return whether an allocated claim, of which there is no other trace, holds its devices.
 
     `is_offered` returns whether this node publishes a device of that name. `others_ran` is whether another driver left
@@ -68,10 +75,10 @@ def must_adopt(claim: Claim, listing: Listing, *, is_offered: Callable[[str], bo
         # The scheduler does not know which devices are behind a name that is not published.
         if not device.admin_access and not is_offered(device.device):
             return True
-    return others_ran and not _is_shown_unprepared(claim, listing)
+    return others_ran and not _is_shown_unprepared(claim, listing, driver)
 
 
-def _is_shown_unprepared(claim: Claim, listing: Listing) -> bool:
+def _is_shown_unprepared(claim: Claim, listing: Listing, driver: str) -> bool:
     """Return whether the list has the claim without devices, or the claim's pod without the claim."""
     if not listing.is_trusted:
         return False
@@ -81,14 +88,14 @@ def _is_shown_unprepared(claim: Claim, listing: Listing) -> bool:
         for shown in pod.claims:
             if (shown.namespace, shown.name) == (claim.ref.namespace, claim.ref.name):
                 is_listed = True
-                if any(list(_devices_here(shown, pool)) for pool in pools):
+                if any(list(_devices_here(shown, pool, driver)) for pool in pools):
                     return False
         if (pod.namespace, pod.name) == (claim.ref.namespace, claim.pod):
             is_listed = True
     return is_listed
 
 
-def _devices_here(claim: ListedClaim, pool_name: str) -> Iterator[str]:
+def _devices_here(claim: ListedClaim, pool_name: str, driver_name: str) -> Iterator[str]:
     for driver, pool, device in claim.devices:
-        if (driver, pool) == (names.DRIVER, pool_name):
+        if (driver, pool) == (driver_name, pool_name):
             yield device

@@ -50,7 +50,7 @@ def is_doubtful(claim: PreparedClaim) -> bool:
     return claim.adopted or claim.doubtful
 
 
-def is_absent(claim: PreparedClaim, listed: Iterable[ListedPod]) -> bool:
+def is_absent(claim: PreparedClaim, listed: Iterable[ListedPod], driver_name: str = names.DRIVER) -> bool:
     """Return True if `listed`, the kubelet's whole list, is evidence that no container has `claim`.
 
     It is none if the list has no claim at all, if a container has a claim of this name with one of its devices, or if
@@ -60,7 +60,7 @@ def is_absent(claim: PreparedClaim, listed: Iterable[ListedPod]) -> bool:
     pods = list(listed)
     if not any(pod.claims for pod in pods):
         return False  # this kubelet may not list claims at all
-    wanted = {(names.DRIVER, device.pool, device.device) for device in claim.devices}
+    wanted = {(driver_name, device.pool, device.device) for device in claim.devices}
     for pod in pods:
         for other in pod.claims:
             is_same = not claim.ref.name or (other.namespace, other.name) == (claim.ref.namespace, claim.ref.name)

@@ -17,12 +17,13 @@ from typing import Any, Final
 from neuron_dra.core import cdi, config, devices, limits, names, partitions
 from neuron_dra.core.claims import AllocatedDevice, Claim, PreparedClaim, PreparedDevice
 from neuron_dra.core.devices import Attribute, Described
+from neuron_dra.core.dra_driver import NEURON
 from neuron_dra.core.reservation import NodeReservation, Place
 from neuron_dra.core.topology import Node
 
 VERSIONS: Final = ("metadata.resource.k8s.io/v1beta1", "metadata.resource.k8s.io/v1alpha1")
 """The API versions in each file: readers built with Kubernetes 1.36 have only the second."""
-FOLDER: Final = f"{names.DRIVER}-metadata"
+FOLDER: Final = NEURON.metadata_folder
 """Folder of the files, inside the CDI folder; runtimes read no folder in it. Like CDI files, they end with the boot."""
 CONTAINER_FOLDER: Final = "/var/run/kubernetes.io/dra-device-attributes"
 RANK0_NODE: Final = f"{names.DRIVER}/rank0-node"

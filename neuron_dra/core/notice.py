@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Final
 
-from neuron_dra.core import names
 from neuron_dra.core.claims import PreparedClaim, PreparedDevice
+from neuron_dra.core.dra_driver import NEURON
 
-FOLDER: Final = f"{names.DRIVER}-notices"
+FOLDER: Final = NEURON.notices_folder
 """Folder of the claims' folders, inside the CDI folder. Like CDI files, they end with the boot."""
 CONTAINER_FOLDER: Final = "/neuron-dra"
 """Where a container has its claim's folder. Of two claims in a container the last one's is there.

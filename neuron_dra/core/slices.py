@@ -26,10 +26,11 @@ API_VERSION = "resource.k8s.io/v1"
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """The pool of one node, to which all its slices belong; it is named after the node."""
+    """The pool of one node and driver, to which all their slices belong; it is named after the node."""
 
     node_name: str
     node_uid: str
+    driver: str = names.DRIVER
 
     @property
     def owner(self) -> dict[str, Any]:
@@ -59,22 +60,26 @@ class SlicePlan:
     generation: int = 0
 
 
-def slice_name(node_name: str, index: int) -> str:
+def slice_name(node_name: str, index: int, driver: str = names.DRIVER) -> str:
     """Return the fixed name of a slice: at most 253 characters, unique per node and index.
 
     A node name that is too long is cut and gets a hash of the whole name.
     """
-    suffix = f"-{names.DRIVER}-{index:02d}"
+    suffix = f"-{driver}-{index:02d}"
     if len(node_name) + len(suffix) > 253:
         digest = hashlib.sha256(node_name.encode()).hexdigest()[:10]
         node_name = node_name[: 253 - len(suffix) - 11].rstrip(".-") + "-" + digest
     return node_name + suffix
 
 
-def is_ours(name: str, node_name: str) -> bool:
+def is_ours(name: str, node_name: str, driver: str = names.DRIVER) -> bool:
     """Return True if `name` is one of this driver's slice names for the node."""
     index = name[-2:]
-    return index.isdecimal() and name == slice_name(node_name, int(index))
+    return index.isdecimal() and name == slice_name(node_name, int(index), driver)
+
+
+def _is_of(name: str, pool: Pool) -> bool:
+    return is_ours(name, pool.node_name, pool.driver)
 
 
 def layout(devices: Sequence[Wire], position: Mapping[str, int] | None = None) -> list[list[Wire]]:
@@ -95,16 +100,16 @@ def layout(devices: Sequence[Wire], position: Mapping[str, int] | None = None) -
     return [*fixed, *more] or [[]]
 
 
-def slice_names(node_name: str, count: int, *, have: Collection[str] = (), taken: Collection[str] = ()) -> list[str]:
-    """Return `count` slice names of a node, sorted: first those that it has, then the first free ones.
+def slice_names(pool: Pool, count: int, *, have: Collection[str] = (), taken: Collection[str] = ()) -> list[str]:
+    """Return `count` slice names of a pool, sorted: first those that it has, then the first free ones.
 
     Names in `taken` belong to slices of other programs. Fewer names are returned if they have taken too many.
     """
-    chosen = sorted(name for name in have if name not in taken and is_ours(name, node_name))[:count]
+    chosen = sorted(name for name in have if name not in taken and _is_of(name, pool))[:count]
     for index in range(NAMES):
         if len(chosen) == count:
             break
-        name = slice_name(node_name, index)
+        name = slice_name(pool.node_name, index, pool.driver)
         if name not in taken and name not in chosen:
             chosen.append(name)
     return sorted(chosen)
@@ -127,11 +132,11 @@ def desired(
     if called is not None:
         called = called
     else:
-        called = slice_names(pool.node_name, len(contents))
+        called = slice_names(pool, len(contents))
     in_pool = {"name": pool.node_name, "generation": generation, "resourceSliceCount": len(contents)}
     found: list[dict[str, Any]] = []
     for name, content in zip(called, contents, strict=True):
-        spec = {"driver": names.DRIVER, "nodeName": pool.node_name, "pool": dict(in_pool), **content}
+        spec = {"driver": pool.driver, "nodeName": pool.node_name, "pool": dict(in_pool), **content}
         meta = {"name": name, "ownerReferences": [pool.owner]}
         found.append({"apiVersion": API_VERSION, "kind": "ResourceSlice", "metadata": meta, "spec": spec})
     return found
@@ -175,7 +180,7 @@ def diff(
     Raises ValueError if `taken` leaves too few names.
     """
     by_name = {item["metadata"]["name"]: item for item in current}
-    called = slice_names(pool.node_name, len(_contents(devices, counters, position)), have=by_name, taken=taken)
+    called = slice_names(pool, len(_contents(devices, counters, position)), have=by_name, taken=taken)
     wanted = desired(pool, devices, generation=0, called=called, counters=counters, position=position)
     generation = max([_generation(item) for item in current], default=0)
     wanted_names = {want["metadata"]["name"] for want in wanted}

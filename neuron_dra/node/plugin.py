@@ -255,7 +255,8 @@ class Plugin:
     def loops(self) -> list[Loop]:
         """Return the background loops. docs/architecture-node.md has them in a table."""
         timing = self._timing
-        stale_sockets = StaleSockets(self.settings, self._files)
+        sockets = (self.settings.dra_socket, self.settings.registration_socket)
+        stale_sockets = StaleSockets(*sockets, names.DRIVER, self._files)
         loops = [
             Loop("read hardware", self.hardware.poll),
             Loop("keep the publisher lock", self._lock_keeper.run),

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from neuron_dra.core.names import DRIVER
 from neuron_dra.emulation.embedded_api import EmbeddedApi
 from neuron_dra.emulation.scripted_kubelet import ScriptedKubelet
 from neuron_dra.node.endpoints.stale_sockets import StaleSockets
@@ -57,7 +58,7 @@ def test_sockets_of_killed_plugins_are_removed_at_the_second_look(settings: Plug
     left += [settings.registration_socket.parent / f"neuron.aws.com{name}-reg.sock" for name in ("-pod-0", "")]
     for path in left:
         bound(path).close()
-    stale = StaleSockets(settings, Files())
+    stale = StaleSockets(settings.dra_socket, settings.registration_socket, DRIVER, Files())
     assert stale.look() == []
     assert sorted(stale.look()) == sorted(left)
     assert names(settings) == []
@@ -78,7 +79,7 @@ def test_other_files_stay(settings: PluginSettings, opened: ExitStack) -> None:
         waiting.setblocking(False)
         waiting.connect_ex(str(registry / "neuron.aws.com-pod-3-reg.sock"))
     before = names(settings)
-    stale = StaleSockets(settings, Files())
+    stale = StaleSockets(settings.dra_socket, settings.registration_socket, DRIVER, Files())
     assert [stale.look() for _ in range(3)] == [[], [], []]
     assert names(settings) == before
 
@@ -88,7 +89,7 @@ def test_socket_that_is_bound_anew_is_not_stale(settings: PluginSettings, opened
     """Its plugin is about to listen."""
     path = settings.data_folder / "dra-pod-2.sock"
     bound(path).close()
-    stale = StaleSockets(settings, Files())
+    stale = StaleSockets(settings.dra_socket, settings.registration_socket, DRIVER, Files())
     stale.look()
     os.rename(path, settings.data_folder / "kept")  # or the new file may get its inode
     opened.enter_context(closing(bound(path)))
@@ -122,6 +123,6 @@ def test_socket_that_cannot_be_looked_at_stays(settings: PluginSettings) -> None
     """31, mend 12: the error of one path ended the plugin."""
     left = settings.data_folder / "dra-pod-0.sock"
     bound(left).close()
-    stale = StaleSockets(settings, LongNames())
+    stale = StaleSockets(settings.dra_socket, settings.registration_socket, DRIVER, LongNames())
     assert stale.look() == []
     assert stale.look() == [left]

@@ -12,10 +12,8 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
-from neuron_dra.core import names
 from neuron_dra.node.endpoints.sockets import inode
 from neuron_dra.node.files import Files
-from neuron_dra.settings import PluginSettings
 
 log = logging.getLogger(__name__)
 
@@ -27,13 +25,11 @@ class StaleSockets:
     moment.
     """
 
-    def __init__(self, settings: PluginSettings, files: Files) -> None:
+    def __init__(self, dra_socket: Path, registration_socket: Path, registration_prefix: str, files: Files) -> None:
+        """`registration_prefix` is how the names of the driver's registration sockets begin."""
         self._files = files
-        self._ours = {settings.dra_socket, settings.registration_socket}
-        self._folders = (
-            (settings.dra_socket.parent, "dra"),
-            (settings.registration_socket.parent, names.DRIVER),
-        )
+        self._ours = {dra_socket, registration_socket}
+        self._folders = ((dra_socket.parent, "dra"), (registration_socket.parent, registration_prefix))
         self._refused: dict[Path, tuple[int, int] | None] = {}  # in the last look, with the file's inode
 
     async def run(self, period_s: float) -> None:

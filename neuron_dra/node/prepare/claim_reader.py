@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from neuron_dra.api import claims as wire
 from neuron_dra.core import user_text
 from neuron_dra.core.claims import Claim, ClaimRef
+from neuron_dra.core.dra_driver import NEURON
 from neuron_dra.errors import ClaimError, NotFound, Unavailable
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.requests import RESOURCE_CLAIMS, is_path_segment
@@ -19,7 +20,9 @@ log = logging.getLogger(__name__)
 
 
 class ClaimReader:
-    """Reads the claims that one node needs."""
+    """Reads the claims that one driver of a node needs."""
+
+    driver = NEURON
 
     def __init__(self, client: KubeClient, node_name: str, timing: PrepareTiming = DEFAULT_TIMING.prepare) -> None:
         self._timing = timing
@@ -28,20 +31,23 @@ class ClaimReader:
 
     async def fetch(self, ref: ClaimRef) -> Claim:
         """Read and decode a claim, without a cache. Raises ClaimError, ApiError."""
-        claim = await self._read(ref)
-        if wire.must_load(claim):  # this imports modules, which would block the event loop
-            return await asyncio.to_thread(wire.to_core, claim, ref)
-        return wire.to_core(claim, ref)
+        return await self._decoded(await self._read(ref), ref)
 
     async def named(self, namespace: str, name: str) -> Claim:
         """Read and decode the claim that has this name now. Raises ClaimError, ApiError."""
         ref = ClaimRef(namespace, name, "")
         claim = await self._read(ref)
-        return await asyncio.to_thread(wire.to_core, claim, dataclasses.replace(ref, uid=claim.metadata.uid))
+        return await self._decoded(claim, dataclasses.replace(ref, uid=claim.metadata.uid))
+
+    async def _decoded(self, claim: wire.ResourceClaim, ref: ClaimRef) -> Claim:
+        """Return a claim in core's form. Raises ClaimError."""
+        if wire.must_load(claim):  # this imports modules, which would block the event loop
+            return await asyncio.to_thread(wire.to_core, claim, ref)
+        return wire.to_core(claim, ref)
 
     async def allocation(self, ref: ClaimRef) -> Claim:
         """Read which devices a claim has; its configuration is left out. Raises ClaimError, ApiError."""
-        return wire.allocation(await self._read(ref), ref)
+        return wire.allocation(await self._read(ref), ref, self.driver.name)
 
     async def _read(self, ref: ClaimRef) -> wire.ResourceClaim:
         _refuse_impossible_name(ref)
@@ -80,7 +86,8 @@ class ClaimReader:
                 if not damaged.paths:
                     log.warning("a claim cannot be decoded", extra={"claim": damaged.key, "error": damaged.why})
             for stored_claim in decoded.objects:
-                node_devices = tuple(d for d in wire.allocated_devices(stored_claim) if d.pool == self._node_name)
+                devices = wire.allocated_devices(stored_claim, self.driver.name)
+                node_devices = tuple(device for device in devices if device.pool == self._node_name)
                 if node_devices and (stored_claim.status.reserved_for or not reserved):
                     meta = stored_claim.metadata
                     ref = ClaimRef(meta.namespace, meta.name, meta.uid)

@@ -216,8 +216,13 @@ class Registration(registration_pb2_grpc.RegistrationServicer):
     """Registers the plugin with the kubelet, and keeps the kubelet's verdict."""
 
     def __init__(
-        self, endpoint: str, on_change: Callable[[], None], timing: KubeletTiming = DEFAULT_TIMING.kubelet
+        self,
+        endpoint: str,
+        on_change: Callable[[], None],
+        timing: KubeletTiming = DEFAULT_TIMING.kubelet,
+        driver: str = names.DRIVER,
     ) -> None:
+        self._driver = driver
         self._timing = timing
         self._endpoint = endpoint
         self._on_change = on_change
@@ -232,7 +237,7 @@ class Registration(registration_pb2_grpc.RegistrationServicer):
             self.asked_at = self.asked_at or time.monotonic()
         return registration_pb2.PluginInfo(
             type="DRAPlugin",
-            name=names.DRIVER,
+            name=self._driver,
             endpoint=self._endpoint,
             supported_versions=SUPPORTED_VERSIONS,
         )

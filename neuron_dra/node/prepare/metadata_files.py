@@ -20,8 +20,8 @@ log = logging.getLogger(__name__)
 class MetadataFiles:
     """Writes and removes metadata files; its methods raise OSError. The store's lock must be held."""
 
-    def __init__(self, cdi_root: Path, files: Files) -> None:
-        self._folder = cdi_root / metadata.FOLDER
+    def __init__(self, folder: Path, files: Files) -> None:
+        self._folder = folder
         self._files = files
 
     def write(self, claim: PreparedClaim) -> None:

@@ -21,8 +21,8 @@ log = logging.getLogger(__name__)
 class NoticeFolders:
     """Makes and removes folders, and writes notices into them; it raises OSError. The store's lock must be held."""
 
-    def __init__(self, cdi_root: Path, files: Files) -> None:
-        self._root = cdi_root / notice.FOLDER
+    def __init__(self, root: Path, files: Files) -> None:
+        self._root = root
         self._files = files
         self._told: Told | None = None
 

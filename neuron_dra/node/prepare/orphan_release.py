@@ -15,6 +15,7 @@ from pathlib import Path
 from neuron_dra.api import claims as wire
 from neuron_dra.core import in_use, versions
 from neuron_dra.core.claims import PreparedClaim
+from neuron_dra.core.dra_driver import NEURON, Driver
 from neuron_dra.errors import ApiError, ClaimError
 from neuron_dra.node.prepare import pod_resources
 from neuron_dra.node.prepare.claim_reader import ClaimReader
@@ -35,7 +36,9 @@ class OrphanRelease:
         socket: Path,
         kubelet_version: Callable[[], str],
         timing: OrphanTiming,
+        driver: Driver = NEURON,
     ) -> None:
+        self._driver = driver
         self._timing = timing
         self._prepared = prepared
         self._claims = claims
@@ -92,13 +95,14 @@ class OrphanRelease:
             self._log_once(f"the kubelet's pod-resources API is unavailable ({self._socket}): {err}", len(claims))
             return {}
         self._logged = ""
-        return {uid: claim for uid, claim in claims.items() if in_use.is_absent(claim, pods)}
+        return {uid: claim for uid, claim in claims.items() if in_use.is_absent(claim, pods, self._driver.name)}
 
     async def _is_gone(self, claim: PreparedClaim, now: float) -> bool:
         uid = claim.ref.uid
         try:
             stored = await self._claims.find(claim.ref)
-            exists = stored is not None and any(d.pool == self._node_name for d in wire.allocated_devices(stored))
+            allocated = wire.allocated_devices(stored, self._driver.name) if stored is not None else ()
+            exists = any(device.pool == self._node_name for device in allocated)
         except (ApiError, ClaimError) as err:
             log.info("cannot look up a claim yet", extra={"claim": str(claim.ref), "error": str(err)})
             return False

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import grpc
 
-from neuron_dra.core import cdi
+from neuron_dra.core import cdi, dra_driver
 from neuron_dra.core.in_use import ListedClaim, ListedPod
 from neuron_dra.node.timing import DEFAULT_TIMING
 
@@ -128,7 +128,8 @@ def _uid(claim: Any) -> str:
     The kubelet repeats the CDI devices of earlier claims, so the last device that fits is the claim's own.
     """
     for resource in claim.claim_resources:
+        driver = dra_driver.BY_NAME.get(resource.driver_name, dra_driver.NEURON)
         for cdi_device in reversed(resource.cdi_devices):
-            if uid := cdi.claim_uid_of_device(cdi_device.name, resource.device_name):
+            if uid := cdi.claim_uid_of_device(cdi_device.name, resource.device_name, driver):
                 return uid
     return ""

@@ -13,6 +13,7 @@ from typing import Protocol
 
 from neuron_dra.core import evidence
 from neuron_dra.core.claims import AllocatedDevice, Claim, ClaimRef, PreparedClaim, PreparedDevice
+from neuron_dra.core.dra_driver import NEURON, Driver
 from neuron_dra.core.evidence import Listing, ShownClaim
 from neuron_dra.core.members import Cores
 from neuron_dra.errors import ClaimError, NotFound
@@ -70,7 +71,9 @@ class Rediscovery:
         adopt: Callable[[Claim], PreparedClaim],
         kubelet: Callable[[], Awaitable[Listing | None]],
         is_offered: Callable[[str], bool],
+        driver: Driver = NEURON,
     ) -> None:
+        self._driver = driver
         self._node_name = node_name
         self.claims = claims
         self.kubelet = kubelet
@@ -111,7 +114,7 @@ class Rediscovery:
         """Return the claims that the kubelet lists with devices of this node, except known ones. Raises ApiError."""
         known_names = {(claim.ref.namespace, claim.ref.name) for claim in known_claims.values()}
         restored: dict[str, PreparedClaim] = {}
-        for shown in evidence.shown_claims(listing, self._node_name):
+        for shown in evidence.shown_claims(listing, self._node_name, self._driver.name):
             if shown.uid in known_claims or (not shown.uid and (shown.namespace, shown.name) in known_names):
                 continue
             claim = await self._of_shown(shown, [*known_claims.values(), *restored.values()])
@@ -149,7 +152,9 @@ class Rediscovery:
         """Return those of the claims without another trace that hold their devices, adopted."""
         adopted = {}
         for claim in allocated:
-            if evidence.must_adopt(claim, listing, is_offered=self._is_offered, others_ran=others_ran):
+            if evidence.must_adopt(
+                claim, listing, is_offered=self._is_offered, others_ran=others_ran, driver=self._driver.name
+            ):
                 adopted[claim.ref.uid] = self._adopt(claim)
         return adopted
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from neuron_dra.core import cdi, names
 from neuron_dra.core.cdi import ShownDevice
 from neuron_dra.core.claims import ClaimRef, PreparedClaim, PreparedDevice
+from neuron_dra.core.dra_driver import NEURON, Driver
 from neuron_dra.node.files import Files
 
 log = logging.getLogger(__name__)
@@ -28,13 +29,14 @@ class Spec:
     devices: tuple[ShownDevice, ...]
 
 
-def uids(files: Files, cdi_root: Path) -> list[str]:
+def uids(files: Files, cdi_root: Path, driver: Driver = NEURON) -> list[str]:
     """Return the UIDs of claims that have a CDI file, ours or another driver's."""
-    file_uids = {cdi.claim_uid_of(name) or cdi.other_claim_uid_of(name) for name in files.names(cdi_root)}
+    names_in_folder = files.names(cdi_root)
+    file_uids = {cdi.claim_uid_of(name, driver) or cdi.other_claim_uid_of(name, driver) for name in names_in_folder}
     return sorted(uid for uid in file_uids if uid is not None)
 
 
-def read(files: Files, path: Path, uid: str) -> Spec | None:
+def read(files: Files, path: Path, uid: str, driver: Driver = NEURON) -> Spec | None:
     """Return the contents of a claim's file; None if it is invalid, cannot be read, or does not name the claim."""
     try:
         document = json.loads(files.read(path) or b"")
@@ -43,7 +45,7 @@ def read(files: Files, path: Path, uid: str) -> Spec | None:
     parts = cdi.annotated_ref(document)
     if parts is None or parts[2] != uid:
         return None
-    return Spec(ClaimRef(*parts), cdi.devices(document, uid))
+    return Spec(ClaimRef(*parts), cdi.devices(document, uid, driver))
 
 
 def adopted(spec: Spec) -> PreparedClaim:
@@ -61,10 +63,10 @@ def adopted_foreign(uid: str, device_ids: tuple[int, ...]) -> PreparedClaim:
     return PreparedClaim(ClaimRef("", "", uid), tuple(devices), adopted=True)
 
 
-def foreign_device_ids(files: Files, cdi_root: Path, uid: str) -> tuple[int, ...]:
+def foreign_device_ids(files: Files, cdi_root: Path, uid: str, driver: Driver = NEURON) -> tuple[int, ...]:
     """Return the Neuron devices in another driver's file, whatever its format; none if it cannot be read."""
     device_ids: set[int] = set()
-    for name in (cdi.file_name(uid), cdi.other_file_name(uid)):
+    for name in (cdi.file_name(uid, driver), cdi.other_file_name(uid, driver)):
         with contextlib.suppress(OSError):
             text = (files.read(cdi_root / name) or b"").decode(errors="replace")
             device_ids |= cdi.device_files_in(text)

@@ -15,21 +15,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from neuron_dra.core import cdi, decision, lost_writes
+from neuron_dra.core import decision, lost_writes
 from neuron_dra.core.checkpoint import Checkpoint
 from neuron_dra.core.claims import Claim, ClaimRef, PreparedClaim
+from neuron_dra.core.dra_driver import NEURON, Driver
 from neuron_dra.core.notice import Told
 from neuron_dra.core.ultraserver import Tag
 from neuron_dra.core.withdrawals import Mark, Withdrawals, refusal
 from neuron_dra.errors import CheckpointDamaged, CheckpointLost, CheckpointOfLaterRelease
-from neuron_dra.node import files as disk
-from neuron_dra.node.files import TEMPORARY_SUFFIX, Files, locked
+from neuron_dra.node.files import Files, locked
 from neuron_dra.node.prepare import specs
 from neuron_dra.node.prepare.checkpoint_file import CheckpointFile
+from neuron_dra.node.prepare.claim_files import ClaimFiles
 from neuron_dra.node.prepare.group_commit import value_of
 from neuron_dra.node.prepare.host_folders import HostFolders
-from neuron_dra.node.prepare.metadata_files import MetadataFiles
-from neuron_dra.node.prepare.notice_folders import NoticeFolders
 from neuron_dra.node.prepare.specs import Spec
 from neuron_dra.node.timing import DEFAULT_TIMING
 
@@ -56,6 +55,7 @@ class Store:
         lock_s: float = _LOCK_S,
         clock: Callable[[], float] = time.monotonic,
         host_folders: HostFolders | None = None,
+        driver: Driver = NEURON,
     ) -> None:
         """`clock` is the same in all processes of a boot. By default, only the CDI folder is checked."""
         self._host_folders = host_folders or HostFolders(cdi_root, (), files)
@@ -64,8 +64,7 @@ class Store:
         self._boot_id = boot_id
         self._files = files
         self._checkpoint = CheckpointFile(folder, boot_id, files)
-        self._metadata = MetadataFiles(cdi_root, files)
-        self._notices = NoticeFolders(cdi_root, files)
+        self._claim_files = ClaimFiles(cdi_root, files, driver)
         self._locked = functools.partial(locked, folder / "serialize.lock", timeout_s=lock_s)
         self._opened: Mark | None = None  # None if the checkpoint was damaged
 
@@ -102,7 +101,7 @@ class Store:
                 current = self._with_traces(current)
                 self._checkpoint.settle(current)
             self._sweep(current)
-            specs.written(current.claims.values(), self._write_missing_spec)
+            specs.written(current.claims.values(), self._claim_files.write_missing)
             self._opened = current.mark
             return current
 
@@ -142,8 +141,10 @@ class Store:
         older than what this process has read, so they do not show the loss.
         """
         for name in self._files.names(self._cdi_root):
-            uid = cdi.claim_uid_of(name)
-            if uid is not None and uid not in current.claims and uid not in uids and self._spec_of(uid) is not None:
+            uid = self._claim_files.uid_of(name)
+            if uid is None or uid in current.claims or uid in uids:
+                continue
+            if self._claim_files.spec(uid) is not None:
                 return self._with_traces(current)
         return current
 
@@ -158,7 +159,7 @@ class Store:
             if claim is None or claim.adopted:
                 return None
             self._host_folders.check_before_write()
-            if self._write_missing_spec(claim):
+            if self._claim_files.write_missing(claim):
                 self._host_folders.wrote()
             return claim
 
@@ -238,7 +239,7 @@ class Store:
         try:
             if committed is not None and not committed.adopted:
                 decision.refuse_new_allocation(committed, claim)
-                self._write_missing_spec(committed)
+                self._claim_files.write_missing(committed)
                 return committed
             prepared = decide(claim, [*current.claims.values(), *new_claims.values()])
         except Exception as err:  # an error of one claim must not affect the others
@@ -257,7 +258,7 @@ class Store:
         """Remove another driver's files of claims that we prepared: runtimes reject duplicate devices."""
         for uid in uids:
             with contextlib.suppress(OSError):  # the next start removes it
-                self._files.remove(self._cdi_root / cdi.other_file_name(uid))
+                self._files.remove(self._claim_files.others_path(uid))
 
     def unprepare_all(self, uids: Sequence[str]) -> list[PreparedClaim | Exception | None]:
         """Forget several claims with one commit, and remove their CDI files.
@@ -274,11 +275,9 @@ class Store:
 
     def _removed(self, uid: str, prepared_claim: PreparedClaim | None) -> PreparedClaim | Exception | None:
         try:
-            self._files.remove(self._spec_path(uid))
-            self._metadata.remove(uid)
-            self._notices.remove(uid)
+            self._claim_files.remove(uid)
             if prepared_claim is None or prepared_claim.adopted:
-                self._files.remove(self._cdi_root / cdi.other_file_name(uid))
+                self._files.remove(self._claim_files.others_path(uid))
         except OSError as err:
             return err
         return prepared_claim
@@ -309,7 +308,7 @@ class Store:
             current = self._with_traces_of_others(self._read())
             if self._checkpoint.settle(current):
                 log.error("wrote the checkpoint again: one of its files was gone, damaged or unreadable")
-            return specs.written(current.claims.values(), self._write_missing_spec), current
+            return specs.written(current.claims.values(), self._claim_files.write_missing), current
 
     def needs_inventory(self) -> bool:
         """Return whether claims of another driver may be here that are not adopted yet. Raises CheckpointDamaged."""
@@ -325,7 +324,7 @@ class Store:
         with self._locked(), contextlib.suppress(CheckpointDamaged):
             own_uids = {uid for uid, claim in self._read().claims.items() if not claim.adopted}
         foreign_uids = [uid for uid, spec in self.specs().items() if spec is None and uid not in own_uids]
-        return {uid: specs.foreign_device_ids(self._files, self._cdi_root, uid) for uid in foreign_uids}
+        return {uid: self._claim_files.foreign_device_ids(uid) for uid in foreign_uids}
 
     def is_foreign(self) -> bool:
         """Return whether there is a checkpoint of another driver. Raises OSError."""
@@ -342,7 +341,7 @@ class Store:
                 current = current.doubting()
             unknown = {uid: claim for uid, claim in claims.items() if uid not in current.claims}
             added = {uid: claim for uid, claim in unknown.items() if not self._is_free(uid, current)}
-            specs.written(added.values(), self._write_missing_spec)
+            specs.written(added.values(), self._claim_files.write_missing)
             merged = Checkpoint(self._boot_id, {**added, **current.claims}, extra={**current.extra, INVENTORY: True})
             self._write(merged)
             self._sweep(merged)
@@ -361,7 +360,7 @@ class Store:
         """Write the notice of a workload for its claims. Raises CheckpointDamaged, OSError."""
         with self._locked():
             current = self._read()
-            self._notices.tell(told, current.claims.values())
+            self._claim_files.notices.tell(told, current.claims.values())
             return current
 
     def last_good(self) -> Checkpoint | None:
@@ -370,10 +369,7 @@ class Store:
 
     def specs(self) -> dict[str, Spec | None]:
         """Return the contents of the claims' CDI files, by UID; None for a file that does not name its claim."""
-        return {uid: self._spec_of(uid) for uid in specs.uids(self._files, self._cdi_root)}
-
-    def _spec_of(self, uid: str) -> Spec | None:
-        return specs.read(self._files, self._spec_path(uid), uid)
+        return {uid: self._claim_files.spec(uid) for uid in self._claim_files.uids()}
 
     def rebuild(self, claims: dict[str, PreparedClaim], tag: Tag | None = None) -> Checkpoint:
         """Replace a damaged or missing checkpoint with `claims` and `tag`; write their CDI files. Raises OSError.
@@ -396,7 +392,7 @@ class Store:
             rebuilt = replace(rebuilt, extra={**rebuilt.extra, INVENTORY: True})
             # Earlier withdrawals are lost; the new era rejects every prepare that began before.
             rebuilt = rebuilt.with_withdrawals(Withdrawals(era=secrets.token_hex(4)))
-            specs.written(claims.values(), self._write_missing_spec)
+            specs.written(claims.values(), self._claim_files.write_missing)
             self._write(rebuilt)
             self._checkpoint.set_foreign_aside()
             self._sweep(rebuilt)
@@ -431,21 +427,8 @@ class Store:
     def _write(self, checkpoint: Checkpoint) -> None:
         self._checkpoint.write(checkpoint)
 
-    def _spec_path(self, uid: str) -> Path:
-        return self._cdi_root / cdi.file_name(uid)
-
     def _write_spec(self, claim: PreparedClaim) -> None:
-        self._files.make_folder(self._cdi_root, 0o755)
-        # The CDI file comes last, because a container whose mounts have no source does not start.
-        self._metadata.write(claim)
-        self._notices.make(claim)
-        disk.replace(self._files, self._spec_path(claim.ref.uid), cdi.encode(cdi.spec(claim)), 0o644)
-
-    def _write_missing_spec(self, claim: PreparedClaim) -> bool:
-        spec = self._files.read(self._spec_path(claim.ref.uid)) or b""
-        if is_missing := not (claim.adopted or (cdi.is_of(claim, spec) and self._are_complete(claim))):
-            self._write_spec(claim)
-        return is_missing
+        self._claim_files.write(claim)
 
     def _write_missing_specs(self, current: Checkpoint) -> None:
         """Write the CDI files that were removed while their claims are prepared.
@@ -454,23 +437,18 @@ class Store:
         """
         names = set(self._files.names(self._cdi_root))
         for uid, claim in current.claims.items():
-            if not claim.adopted and cdi.file_name(uid) not in names:
+            if not claim.adopted and self._claim_files.path(uid).name not in names:
                 self._write_spec(claim)
-
-    def _are_complete(self, claim: PreparedClaim) -> bool:
-        return self._metadata.are_complete(claim) and self._notices.is_complete(claim)
 
     def _undo_spec(self, uid: str) -> None:
         """Remove the CDI file of a claim that could not be prepared, unless the checkpoint has the claim."""
         with contextlib.suppress(OSError, CheckpointDamaged):
             if uid not in self._read().claims:
-                self._files.remove(self._spec_path(uid))
-                self._metadata.remove(uid)
-                self._notices.remove(uid)
+                self._claim_files.remove(uid)
 
     def _is_free(self, uid: str, current: Checkpoint) -> bool:
         """Return whether a claim was unprepared since `open`, and no driver has prepared it since then."""
-        paths = (self._spec_path(uid), self._cdi_root / cdi.other_file_name(uid))
+        paths = (self._claim_files.path(uid), self._claim_files.others_path(uid))
         is_withdrawn = self._opened is not None and current.withdrawals.certainly_since(self._opened, uid)
         return is_withdrawn and all(self._files.read(path) is None for path in paths)
 
@@ -481,20 +459,19 @@ class Store:
         then as long as the claim is held: a container that restarts needs them.
         """
         for name in self._files.names(self._cdi_root):
-            is_leftover = name.startswith(f".{cdi.FILE_PREFIX}") and name.endswith(TEMPORARY_SUFFIX)
-            if is_leftover or self._is_orphan(name, current):
+            if self._claim_files.is_temporary(name) or self._is_orphan(name, current):
                 specs.remove_leftover(self._files, self._cdi_root / name)
-        self._metadata.sweep(current.claims)
-        self._notices.sweep(current.claims)
+        self._claim_files.sweep(current.claims)
         self._checkpoint.sweep()
 
     def _is_orphan(self, name: str, current: Checkpoint) -> bool:
         """Return whether a CDI file has no held claim, or is another driver's file of a claim that we prepared."""
-        own_uid, other_uid = cdi.claim_uid_of(name), cdi.other_claim_uid_of(name)
+        own_uid = self._claim_files.uid_of(name)
+        other_uid = self._claim_files.others_uid_of(name)
         uid = own_uid or other_uid
         if uid is None:
             return False
         if uid in current.claims:
             return other_uid is not None and not current.claims[uid].adopted
         has_inventory = current.extra.get(INVENTORY) is True
-        return has_inventory or (own_uid is not None and self._spec_of(uid) is not None)
+        return has_inventory or (own_uid is not None and self._claim_files.spec(uid) is not None)

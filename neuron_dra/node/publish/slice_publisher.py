@@ -185,7 +185,7 @@ class SlicePublisher:
 
     async def _probe(self, probe_slice: dict[str, Any], pool: slices.Pool) -> dict[str, Any]:
         """Create a slice as a dry run, under a name that is not in use, and return it. Raises ApiError."""
-        *first_names, last_name = (slices.slice_name(pool.node_name, index) for index in PROBES)
+        *first_names, last_name = (slices.slice_name(pool.node_name, index, pool.driver) for index in PROBES)
         for name in first_names:
             with contextlib.suppress(AlreadyExists):
                 probe_slice["metadata"]["name"] = name
@@ -203,7 +203,7 @@ class SlicePublisher:
             driver, node = str(spec.get("driver")), str(spec.get("nodeName") or "")
             if "driver" not in spec:
                 raise Unavailable(f"the API server's response for slice {name} is not a ResourceSlice")
-            if (driver, node) != (names.DRIVER, pool.node_name):
+            if (driver, node) != (pool.driver, pool.node_name):
                 of = f"node {node}" if node else "no node"
                 self.taken[name] = f"of driver {driver} and {of}"
                 log.error(
