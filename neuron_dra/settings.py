@@ -160,6 +160,10 @@ class PluginSettings:
         "mount a file with the attributes of its devices, and its place in the job, into each container "
         "(docs/device-metadata.md)",
     )
+    efa_interfaces: bool = _setting(
+        False,
+        "serve EFA interfaces too, under the driver name dra.net, where no other program manages them (docs/efa.md)",
+    )
     claim_status: bool = _setting(
         False,
         "write the devices, and the environment of their containers, into status.devices of each prepared claim; on "
@@ -189,6 +193,24 @@ class PluginSettings:
         name = "neuron.aws.com-reg.sock"
         if self.pod_uid:
             name = f"neuron.aws.com-{self.pod_uid}-reg.sock"
+        return Path(self.kubelet_registrar_directory_path) / name
+
+    @property
+    def efa_folder(self) -> Path:
+        """The EFA driver's folder, with its sockets, checkpoint and locks."""
+        return self.data_folder / "efa"
+
+    @property
+    def efa_dra_socket(self) -> Path:
+        """The EFA driver's socket of the DRA services."""
+        return self.efa_folder / self.dra_socket.name
+
+    @property
+    def efa_registration_socket(self) -> Path:
+        """The EFA driver's registration socket. A name that begins with dra.net would be that of DRANET."""
+        name = "neuron.aws.com-efa-reg.sock"
+        if self.pod_uid:
+            name = f"neuron.aws.com-efa-{self.pod_uid}-reg.sock"
         return Path(self.kubelet_registrar_directory_path) / name
 
     @property
@@ -275,7 +297,10 @@ def _contradictions(settings: PluginSettings) -> list[str]:
         )
     if settings.metrics_bind_address and not is_host_and_port(settings.metrics_bind_address):
         problems.append(f"--metrics-bind-address {settings.metrics_bind_address}: write address:port")
-    for path in (settings.dra_socket, settings.registration_socket):
+    paths = [settings.dra_socket, settings.registration_socket]
+    if settings.efa_interfaces:
+        paths += [settings.efa_dra_socket, settings.efa_registration_socket]
+    for path in paths:
         length = len(str(path).encode())
         if length > SOCKET_PATH_BYTES:
             problems.append(

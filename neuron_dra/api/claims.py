@@ -8,9 +8,10 @@ from typing import Any
 
 import msgspec
 
-from neuron_dra.core import health, names
+from neuron_dra.core import efa, health, names
 from neuron_dra.core.claims import AllocatedDevice, Claim, ClaimRef
 from neuron_dra.core.config import Entry, EntrySource
+from neuron_dra.core.dra_driver import EFA
 from neuron_dra.errors import ClaimError
 
 
@@ -243,6 +244,16 @@ def to_core(wire: ResourceClaim, ref: ClaimRef) -> Claim:
         notes.pod_claim,
         _is_of_its_pod(wire),
     )
+
+
+def efa_to_core(wire: ResourceClaim, ref: ClaimRef) -> Claim:
+    """Return the part of a claim that concerns EFA interfaces, in core's form. Raises ClaimError as `to_core`."""
+    for index, entry in enumerate(_allocation_of(wire, ref).devices.config or []):
+        if entry.opaque is None or entry.opaque.driver != EFA.name:
+            continue
+        if why := efa.why_parameters(entry.opaque.parameters, f"config[{index}].opaque.parameters"):
+            raise ClaimError(f"claim {ref}: {why}")
+    return allocation(wire, ref, EFA.name)
 
 
 def first_pod(claim: ResourceClaim) -> str:

@@ -149,6 +149,7 @@ TO_DO: Final[Mapping[str, str]] = {
     "NeuronRivalPublisher": "uninstall the other driver on the node",
     "NeuronStateNotFlushed": "check the disk with the kubelet's directory, and the kernel's log",
     "NeuronDevicePluginAlive": "remove the device plugin from the node, and end the pods that use it",
+    "NeuronEfaStandsDown": "keep one manager of EFA interfaces on the node (docs/efa.md)",
     "NeuronPodsNotListed": "mount the kubelet's pod-resources socket (draDriver.podResources)",
     "NeuronConnectedSetsOff": "change what the message names, or use claim templates",
     "NeuronUnknownInstanceType": "update this driver, or label the Node with its instance type",

@@ -45,4 +45,7 @@ NEURON: Final = Driver(
     names.DRIVER,
     re.compile(rf"{names.DEVICE_PREFIX}\d+|{names.NODE_DEVICE}|({names.SET_PREFIX}|{names.CORES_PREFIX})\d+-\d+"),
 )
-BY_NAME: Final = {driver.name: driver for driver in (NEURON,)}
+EFA: Final = Driver("dra.net", re.compile(r"pci-[0-9a-f]{4,8}-[0-9a-f]{2}-[0-9a-f]{2}-[0-7]"))
+"""EFA interfaces. The name is that of DRANET, which may have published the same interfaces before (core/efa.py)."""
+
+BY_NAME: Final = {driver.name: driver for driver in (NEURON, EFA)}

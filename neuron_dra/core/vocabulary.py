@@ -283,6 +283,11 @@ EVENTS: Final = (
         "a Neuron device plugin runs on the node, or a pod uses devices of one",
     ),
     Word(
+        "NeuronEfaStandsDown",
+        "Node",
+        "another program manages the node's EFA interfaces, so the driver publishes and prepares none",
+    ),
+    Word(
         "NeuronPodsNotListed",
         "Node",
         "the driver cannot list the kubelet's pods, so it would miss pods of a device plugin",

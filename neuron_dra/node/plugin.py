@@ -27,6 +27,7 @@ from neuron_dra.kube.requests import RESOURCE_SLICES
 from neuron_dra.node import version
 from neuron_dra.node.admission import NodeAdmission
 from neuron_dra.node.boot import boot_id
+from neuron_dra.node.efa.driver import InterfaceDriver, SharedParts
 from neuron_dra.node.endpoints.inspector import Inspector
 from neuron_dra.node.endpoints.liveness import Lag, Liveness
 from neuron_dra.node.endpoints.services import Services
@@ -110,9 +111,8 @@ class Plugin:
         self.publisher_lock = PublisherLock(settings.data_folder, identity, files, self._lock_changed)
         self._lock_keeper = LockKeeper(self.publisher_lock)
         self.device_plugin = DevicePluginWatch(settings, self.dirty.notify, timing.publish)
-        expected = settings.enable_ultraserver_operator
         self.ultraserver = UltraServerWatch(
-            self.client, self.dirty.notify, expected=expected, timing=timing.ultraserver
+            self.client, self.dirty.notify, expected=settings.enable_ultraserver_operator, timing=timing.ultraserver
         )
         tags = TagKeeper(name, self.ultraserver, self.prepared, self.claims, timing.ultraserver)
         self._reserved = tags.reserved
@@ -128,6 +128,7 @@ class Plugin:
         self.services = self._services()
         self._dra = UnixServer(settings.dra_socket, self.services.add_dra)
         self._reg = UnixServer(settings.registration_socket, self.services.add_registration)
+        self.efa = self._efa_driver()
         self._tcp_health = TcpHealthServer(
             settings.healthcheck_address, settings.healthcheck_port, self.services.add_health
         )
@@ -152,6 +153,23 @@ class Plugin:
         changed = self.dirty.notify
         return Reflector(
             self.client, RESOURCE_SLICES, field_selector=own_slices_selector, on_change=changed, project=checked
+        )
+
+    def _efa_driver(self) -> InterfaceDriver | None:
+        if not self.settings.efa_interfaces:
+            return None
+        return InterfaceDriver(
+            SharedParts(
+                self.settings,
+                self._timing,
+                self._files,
+                self.client,
+                self.node,
+                self.hardware,
+                self.publisher_lock,
+                self.events,
+                self.metrics,
+            )
         )
 
     def _not_flushed(self, text: str) -> None:
@@ -248,6 +266,8 @@ class Plugin:
                 await self._dra.start()
                 self.settings.registration_socket.parent.mkdir(parents=True, exist_ok=True)
                 await self._reg.start()
+                if self.efa is not None:
+                    await self.efa.open()
                 await self._serve()
             finally:
                 await self._end()
@@ -278,6 +298,8 @@ class Plugin:
             Loop("load models", self._load_models),
             Loop("supervise sockets", self._supervise, OnError.ENDS),
         ]
+        if self.efa is not None:
+            loops += self.efa.loops()
         if self.settings.claim_status:
             loops.append(Loop("write claim status", ClaimStatus(self.client, self.prepared, timing).run))
         if self.settings.healthcheck_port:
@@ -298,16 +320,21 @@ class Plugin:
             log.info("stopping: no new claims from here on")
             self.health.close()
             self.transactions.hurry()
+            if self.efa is not None:
+                self.efa.hurry()
             await running.pop("supervise sockets")  # or it would restore the sockets that are closed next
             graces = self._timing.kubelet
             await asyncio.gather(self._reg.stop(graces.registration_grace_s), self._dra.stop(graces.call_grace_s))
-            await self.transactions.finish(graces.transaction_grace_s)
+            others = [self.efa.close()] if self.efa is not None else []
+            await asyncio.gather(self.transactions.finish(graces.transaction_grace_s), *others)
             for task in running.values():
                 task.cancel()
 
     async def _end(self) -> None:
         self.health.close()
         await asyncio.gather(self._reg.stop(0), self._dra.stop(0))
+        if self.efa is not None:
+            await self.efa.close()
         await self._lock_keeper.end()
         await self._tcp_health.stop(0)
         await self.http.stop()

@@ -223,6 +223,15 @@ ROWS: Final[Mapping[str, Row]] = {
     ),
     **_rows(
         "FleetPlugin",
+        "a fleet's nodes have no EFA interfaces",
+        "tests/contract/test_efa_driver.py and tests/story/test_efa_process.py",
+        "without self.efa.open",
+        "without self.efa.loops",
+        "without self.efa.hurry",
+        "without self.efa.close",
+    ),
+    **_rows(
+        "FleetPlugin",
         "the fleet ends plugins by killing them",
         "the walk and tests/story/test_as_shipped.py",
         "without self._stop.wait",

@@ -67,6 +67,7 @@ EXAMPLES = {
     "connected_sets": ("true", "false"),
     "device_metadata": ("true", "false"),
     "claim_status": ("true", "false"),
+    "efa_interfaces": ("true", "false"),
     "connected_sizes": ("connected-4,cores-9", "connected-2"),
     "ultraserver_parts": ("on", "off"),
     "present_label": ("true", "false"),

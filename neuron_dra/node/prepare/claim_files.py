@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from neuron_dra.core import cdi
@@ -15,11 +15,17 @@ from neuron_dra.node.prepare.metadata_files import MetadataFiles
 from neuron_dra.node.prepare.notice_folders import NoticeFolders
 from neuron_dra.node.prepare.specs import Spec
 
+Renew = Callable[[PreparedClaim], PreparedClaim]
+
 
 class ClaimFiles:
-    """Writes and removes the files of one driver's claims; it raises OSError. The store's lock must be held."""
+    """Writes and removes the files of one driver's claims; it raises OSError. The store's lock must be held.
 
-    def __init__(self, cdi_root: Path, files: Files, driver: Driver) -> None:
+    `renew` returns a prepared claim with the device files that it should have now: their names may change in a boot.
+    """
+
+    def __init__(self, cdi_root: Path, files: Files, driver: Driver, renew: Renew = lambda claim: claim) -> None:
+        self._renew = renew
         self._cdi_root = cdi_root
         self._files = files
         self._driver = driver
@@ -69,7 +75,10 @@ class ClaimFiles:
 
     def write_missing(self, claim: PreparedClaim) -> bool:
         """Write the files of a claim if one is missing or altered; return whether that was so."""
-        if claim.adopted or self._are_complete(claim):
+        if claim.adopted:
+            return False
+        claim = self._renew(claim)
+        if self._are_complete(claim):
             return False
         self.write(claim)
         return True

@@ -26,7 +26,7 @@ from neuron_dra.errors import CheckpointDamaged, CheckpointLost, CheckpointOfLat
 from neuron_dra.node.files import Files, locked
 from neuron_dra.node.prepare import specs
 from neuron_dra.node.prepare.checkpoint_file import CheckpointFile
-from neuron_dra.node.prepare.claim_files import ClaimFiles
+from neuron_dra.node.prepare.claim_files import ClaimFiles, Renew
 from neuron_dra.node.prepare.group_commit import value_of
 from neuron_dra.node.prepare.host_folders import HostFolders
 from neuron_dra.node.prepare.specs import Spec
@@ -56,6 +56,7 @@ class Store:
         clock: Callable[[], float] = time.monotonic,
         host_folders: HostFolders | None = None,
         driver: Driver = NEURON,
+        renew: Renew = lambda claim: claim,
     ) -> None:
         """`clock` is the same in all processes of a boot. By default, only the CDI folder is checked."""
         self._host_folders = host_folders or HostFolders(cdi_root, (), files)
@@ -64,9 +65,10 @@ class Store:
         self._boot_id = boot_id
         self._files = files
         self._checkpoint = CheckpointFile(folder, boot_id, files)
-        self._claim_files = ClaimFiles(cdi_root, files, driver)
+        self._claim_files = ClaimFiles(cdi_root, files, driver, renew)
         self._locked = functools.partial(locked, folder / "serialize.lock", timeout_s=lock_s)
         self._opened: Mark | None = None  # None if the checkpoint was damaged
+        self.is_first_of_boot = False  # whether this process began the boot's checkpoint
 
     @property
     def cdi_root(self) -> Path:
@@ -107,6 +109,7 @@ class Store:
 
     def _rebooted(self, former: Checkpoint) -> Checkpoint:
         """Begin a boot: forget the claims of `former`, the checkpoint of an earlier boot."""
+        self.is_first_of_boot = True
         if former.claims:
             log.info("the node was rebooted: nothing is prepared", extra={"claims": len(former.claims)})
         current = replace(former.without_claims(), boot_id=self._boot_id)
@@ -438,7 +441,7 @@ class Store:
         names = set(self._files.names(self._cdi_root))
         for uid, claim in current.claims.items():
             if not claim.adopted and self._claim_files.path(uid).name not in names:
-                self._write_spec(claim)
+                self._claim_files.write_missing(claim)
 
     def _undo_spec(self, uid: str) -> None:
         """Remove the CDI file of a claim that could not be prepared, unless the checkpoint has the claim."""

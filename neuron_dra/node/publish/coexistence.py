@@ -122,7 +122,7 @@ def live_socket(folder: Path) -> str | None:
 
     The names are those of AWS's plugin, neuron-devplugin.sock and neuroncore-devplugin.sock, and similar ones.
     """
-    return next((path.name for path in _sockets(folder) if _accepts(path)), None)
+    return next((path.name for path in _sockets(folder) if accepts(path)), None)
 
 
 def any_socket(folder: Path) -> str | None:
@@ -138,7 +138,7 @@ def _sockets(folder: Path) -> list[Path]:
     return []
 
 
-def _accepts(path: Path) -> bool:
+def accepts(path: Path) -> bool:
     """Return whether a program serves the socket; one that is stuck, and does not accept, counts as alive."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(CONNECT_TIMEOUT_S)

@@ -124,6 +124,12 @@ class SlicePublisher:
             undone=undone,
         )
 
+    async def withdraw(self, node_name: str, driver: str) -> None:
+        """Delete the slices that have this driver's names; those of other programs stay. Raises ApiError."""
+        for resource_slice in self.current:
+            if slices.is_ours(resource_slice["metadata"]["name"], node_name, driver):
+                await self._delete(resource_slice)
+
     def _described(self, resource_slice: Mapping[str, Any]) -> str:
         """Return a slice's name, and the program that wrote it last."""
         name = str(resource_slice["metadata"]["name"])

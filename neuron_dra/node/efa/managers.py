@@ -1,0 +1,150 @@
+"""Other programs that manage EFA interfaces on this node: DRANET, AWS's device plugin, EKS Auto Mode.
+
+Two managers could give one interface to two pods, each without knowing of the other. So this driver stands down while
+there is a sign of another one: it publishes nothing and prepares no claim. Beside DRANET it is not registered either:
+the kubelet calls the driver of a name that registered last, and DRANET prepared the node's claims.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Final
+
+from neuron_dra.core import names, slices
+from neuron_dra.core.dra_driver import EFA
+from neuron_dra.core.in_use import ListedPod
+from neuron_dra.node.efa.hardware import EfaHardware
+from neuron_dra.node.own_node import OwnNode
+from neuron_dra.node.prepare import pod_resources
+from neuron_dra.node.publish.coexistence import accepts
+from neuron_dra.node.timing import PublishTiming
+from neuron_dra.settings import PluginSettings
+
+log = logging.getLogger(__name__)
+
+RESOURCE: Final = "vpc.amazonaws.com/efa"
+DEVICE_PLUGIN_SOCKET: Final = "aws-efa-device-plugin.sock"
+AUTO: Final = "auto"
+
+
+class OtherManagers:
+    """Looks for other managers of EFA interfaces; `then` is called when what was found changes.
+
+    `slice_names` returns the names of all slices of this driver's name and this node. `looked` is set after a first
+    look that could see everything that it looks for.
+    """
+
+    def __init__(
+        self,
+        settings: PluginSettings,
+        node: OwnNode,
+        hardware: EfaHardware,
+        slice_names: Callable[[], Iterable[str]],
+        then: Callable[[], None],
+        timing: PublishTiming,
+    ) -> None:
+        self._registry = Path(settings.kubelet_registrar_directory_path)
+        self._dranet_socket = Path(settings.kubelet_plugins_directory_path) / EFA.name / "dra.sock"
+        self._device_plugin_socket = Path(settings.kubelet_device_plugins_directory_path) / DEVICE_PLUGIN_SOCKET
+        self._pod_resources = Path(settings.kubelet_pod_resources_socket)
+        self._timing = timing
+        self._node_name = settings.node_name
+        self._node = node
+        self._hardware = hardware
+        self._slice_names = slice_names
+        self._then = then
+        self._dranet = ""
+        self._device_plugin = ""
+        self._pods = ""
+        self.looked = asyncio.Event()
+
+    async def look(self) -> None:
+        """Look once at sockets and pods; the rest is known from watches."""
+        before = (self._dranet, self._device_plugin, self._pods, self.looked.is_set())
+        self._dranet = await asyncio.to_thread(self._dranet_sign)
+        is_plugin_alive = await asyncio.to_thread(accepts, self._device_plugin_socket)
+        self._device_plugin = f"its socket {DEVICE_PLUGIN_SOCKET} answers" if is_plugin_alive else ""
+        await self._list()
+        self.looked.set()
+        if (self._dranet, self._device_plugin, self._pods, True) != before:
+            self._then()
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        while True:
+            await asyncio.sleep(self._timing.device_plugin_s)
+            await self.look()
+
+    async def _list(self) -> None:
+        """Find pods with interfaces of the device plugin. Without an answer, those of the last one count."""
+        try:
+            if await asyncio.to_thread(self._pod_resources.is_socket):
+                pods = await pod_resources.listed(self._pod_resources, self._timing.device_plugin_pods_s)
+                self._pods = _pods_with_interfaces(pods)
+        except (ConnectionError, OSError) as err:
+            log.warning("cannot look for pods with EFA interfaces of a device plugin", extra={"error": str(err)})
+
+    def _dranet_sign(self) -> str:
+        """Return the sign of a DRANET that runs: a socket under the driver's name, as this driver has none."""
+        if accepts(self._dranet_socket):
+            return f"its socket {self._dranet_socket} answers"
+        try:
+            paths = sorted(self._registry.glob(f"{EFA.name}*.sock"))
+        except OSError as err:
+            return f"{self._registry} cannot be read ({err}), so its socket cannot be ruled out"
+        return next((f"its socket {path} answers" for path in paths if accepts(path)), "")
+
+    @property
+    def dranet(self) -> str:
+        """The sign of DRANET on this node; empty if there is none."""
+        if self._dranet:
+            return self._dranet
+        foreign_names = [name for name in self._slice_names() if not slices.is_ours(name, self._node_name, EFA.name)]
+        return f"ResourceSlice {min(foreign_names)} is its" if foreign_names else ""
+
+    def why(self) -> str:
+        """Return why this driver stands down, and what to do; empty if it does not."""
+        if sign := self.dranet:
+            return (
+                f"DRANET manages the EFA interfaces of node {self._node_name} ({sign}); keep one of the two drivers "
+                "off this node, and drain it before (docs/efa.md)"
+            )
+        offer = self._device_plugin or self._offer()
+        if offer:
+            return (
+                f"the EFA device plugin manages the EFA interfaces of node {self._node_name} ({offer}); keep it off "
+                "this node, or turn efa.enabled off"
+            )
+        if self._pods:
+            return (
+                f"{self._pods} on node {self._node_name} has EFA interfaces of the EFA device plugin, which may be "
+                "those of any claim; wait until it has ended, or delete it"
+            )
+        if self._node.labels.get(names.COMPUTE_TYPE_LABEL) == AUTO:
+            return (
+                f"EKS Auto Mode manages the EFA interfaces of node {self._node_name}, and has its own driver for them"
+            )
+        if self._hardware.reading.is_exclusive:
+            return (
+                f"RDMA devices of node {self._node_name} belong to one network namespace (netns_mode is exclusive), so "
+                "pods cannot use an interface by its file; set it to shared with rdma system set netns shared"
+            )
+        return ""
+
+    def _offer(self) -> str:
+        """Return the device plugin's resource that the Node offers; the kubelet keeps 0 after a plugin has stopped."""
+        allocatable = ((self._node.object or {}).get("status") or {}).get("allocatable") or {}
+        amount = str(allocatable.get(RESOURCE, "0"))
+        return "" if amount in ("0", "") else f"the Node offers {RESOURCE}: {amount}"
+
+
+def _pods_with_interfaces(pods: Iterable[ListedPod]) -> str:
+    """Return the first pod that has an interface of the device plugin, and how many more; empty if there is none."""
+    found = sorted(f"{pod.namespace}/{pod.name}" for pod in pods if RESOURCE in pod.plugin_resources)
+    if not found:
+        return ""
+    more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+    return f"pod {found[0]}{more}"
