@@ -80,6 +80,7 @@ def test_jobs_and_servers_do_something(row: Row) -> None:
     assert "sleep infinity" not in text
     assert "sleep" not in text or {item["kind"] for item in fast_yaml.load_all(text)} <= {
         "Pod",
+        "ResourceClaim",
         "ResourceClaimTemplate",
     }
 

@@ -50,12 +50,14 @@ def slices(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Obj]]:
 
 def claims_of(objects: list[Obj]) -> tuple[Obj, list[Obj]]:
     """Return the first pod of an example, and its claims as the claim controller creates them."""
-    templates = {item["metadata"]["name"]: item for item in objects if item["kind"] == "ResourceClaimTemplate"}
+    templates = [item for item in objects if item["kind"] == "ResourceClaimTemplate"]
+    specs = {item["metadata"]["name"]: item["spec"]["spec"] for item in templates}
+    specs |= {item["metadata"]["name"]: item["spec"] for item in objects if item["kind"] == "ResourceClaim"}
     pod = next(item for item in objects if item["kind"] == "Pod")
     claims = [
         {
             "metadata": {"name": f"claim-{entry['name']}", "namespace": "default"},
-            "spec": templates[entry["resourceClaimTemplateName"]]["spec"]["spec"],
+            "spec": specs[entry.get("resourceClaimTemplateName") or entry["resourceClaimName"]],
         }
         for entry in pod["spec"]["resourceClaims"]
     ]
@@ -175,10 +177,12 @@ def test_example_selectors_fail_on_no_device(file: str, slices: dict[str, list[O
 
 @pytest.mark.parametrize("file", FILES)
 def test_example_is_a_template_and_its_user(file: str) -> None:
-    template, user = fast_yaml.load_all((examples.folder() / file).read_text())
+    template, *users = fast_yaml.load_all((examples.folder() / file).read_text())
     assert template["apiVersion"] == "resource.k8s.io/v1"
-    assert user["kind"] in ("Pod", "LeaderWorkerSet")
-    assert template["metadata"]["name"] in str(user["spec"])
+    assert len(users) == (2 if template["kind"] == "ResourceClaim" else 1)  # a claim is there to be shared
+    for user in users:
+        assert user["kind"] in ("Pod", "LeaderWorkerSet")
+        assert template["metadata"]["name"] in str(user["spec"])
 
 
 def test_sixteen_pods_of_four_fill_four_nodes(tmp_path: Path) -> None:

@@ -126,6 +126,10 @@ argocd.argoproj.io/hook: Skip
 - name: CLAIM_STATUS
   value: "true"
 {{- end }}
+{{- if $.Values.efa.enabled }}
+- name: EFA_INTERFACES
+  value: "true"
+{{- end }}
 {{- if .deviceMetadata }}
 - name: DEVICE_METADATA
   value: "true"
