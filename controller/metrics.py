@@ -325,14 +325,14 @@ class Metrics:
         """Report the results of all qualifications."""
         for gauge in self._of_qualifications:
             gauge.clear()
-        for each in surveys:
-            for result, number in each.groups.items():
-                self._tested.labels(each.name, result).set(number)
-            self._oldest_result.labels(each.name).set(each.oldest)
-            self._storms.labels(each.name).set(1 if each.storm else 0)
-            for (instance_type, figure), values in each.values.items():
+        for qualification in surveys:
+            for result, number in qualification.groups.items():
+                self._tested.labels(qualification.name, result).set(number)
+            self._oldest_result.labels(qualification.name).set(qualification.oldest)
+            self._storms.labels(qualification.name).set(1 if qualification.storm else 0)
+            for (instance_type, figure), values in qualification.values.items():
                 for of, value in (("min", min(values)), ("median", statistics.median(values)), ("max", max(values))):
-                    self._figures.labels(each.name, instance_type, figure, of).set(value)
+                    self._figures.labels(qualification.name, instance_type, figure, of).set(value)
 
     def unreadable(self, objects: Mapping[str, tuple[int, int]]) -> None:
         """Set the numbers of objects of which values, and of which the whole cannot be decoded, by resource."""
@@ -353,8 +353,8 @@ class Metrics:
             self._figures_of = WorkloadFigures(index)
         figures = self._figures_of
         figures.follow()
-        for each in State:
-            self._workloads.labels(each.value).set(figures.states[each.value])
+        for workload_state in State:
+            self._workloads.labels(workload_state.value).set(figures.states[workload_state.value])
         _show(self._degraded_now, figures.faults)
         _show(self._queued, figures.queued)
         self._oldest.set(figures.oldest())
@@ -368,9 +368,9 @@ class Metrics:
         for name, number in (("free", totals.free), ("reserved", totals.reserved), ("other", other)):
             self._nodes.labels(name).set(number)
         self._groups(index, plan, spares)
-        self._idle.set(sum(len(each.idle) for each in plan.starting))
+        self._idle.set(sum(len(workload.idle) for workload in plan.starting))
 
-    def _groups(self, index: FleetIndex, plan: Plan, wanted: Numbers) -> None:
+    def _groups(self, index: FleetIndex, plan: Plan, spares_to_keep: Numbers) -> None:
         """Report the groups that new workloads could reserve, and those that are kept from them."""
         free, kept = Tally(index.free_numbers()), Tally[str]()
         for name in plan.kept.spares:
@@ -382,7 +382,7 @@ class Metrics:
         for (instance_type, size), number in free.items():
             self._free.labels(instance_type, size).set(max(0, number))
         self._spares.clear()
-        for instance_type, number in wanted:
+        for instance_type, number in spares_to_keep:
             self._spares.labels(instance_type, "kept").set(kept[instance_type])
             self._spares.labels(instance_type, "missing").set(max(0, number - kept[instance_type]))
 
@@ -418,9 +418,9 @@ class Metrics:
 
 def _degraded(status: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """Return the condition Degraded of a status; None unless it is True."""
-    found = condition(status, "Degraded")
-    if found.get("status") == "True":
-        return found
+    degraded = condition(status, "Degraded")
+    if degraded.get("status") == "True":
+        return degraded
     return None
 
 

@@ -211,5 +211,5 @@ class Controller:
     def _wake(self) -> None:
         if self._reconciler is not None:
             self._reconciler.changed.set()
-        for each in self._beside:
-            each.changed.set()
+        for beside in self._beside:
+            beside.changed.set()

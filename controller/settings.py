@@ -36,8 +36,8 @@ def _setting(
     default: str, text: str, metavar: str, read: Callable[[str], Any], *, env: str = "", shown: bool = True
 ) -> Any:
     """Return a field; its help has the default, if that is `shown`."""
-    made = Setting(default, text, read, default if shown else "", metavar, env)
-    return field(default=read(default), metadata={"setting": made})
+    setting = Setting(default, text, read, default if shown else "", metavar, env)
+    return field(default=read(default), metadata={"setting": setting})
 
 
 def _duration(default: str, text: str) -> Any:

@@ -74,12 +74,12 @@ class ClaimPods:
 
         Raises ApiError, MALFORMED; also if one of the node's pods cannot be read.
         """
-        found: list[tuple[str, str]] = []
+        pods_with_claim: list[tuple[str, str]] = []
         async for page in self._client.list(
             PODS, use.namespace, most_bytes=projections.SMALL_PAGE_BYTES, fieldSelector=f"spec.nodeName={node}"
         ):
             listed = page.decoded(projections.Pod)
             if listed.damaged:
                 raise ValueError(f"pod {listed.damaged[0].key}: {listed.damaged[0].why}")
-            found += users(use, listed.objects)
-        return found
+            pods_with_claim += users(use, listed.objects)
+        return pods_with_claim

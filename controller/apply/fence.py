@@ -50,6 +50,6 @@ class Fence:
 
 def unelected() -> Fence:
     """Return the fence of a program that works without election: it stops nothing."""
-    made = Fence(Alone())
-    made.enter(Alone.term)
-    return made
+    fence = Fence(Alone())
+    fence.enter(Alone.term)
+    return fence

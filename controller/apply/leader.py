@@ -98,7 +98,7 @@ class Leader:
 
     async def run(self) -> None:
         """Acquire the lease when it is free and renew it until cancelled; then release it."""
-        known = (0, False)  # the term and whether this replica leads, as last reported
+        reported = (0, False)  # the term and whether this replica leads, as last reported
         try:
             while True:
                 started = self._now()
@@ -119,10 +119,10 @@ class Leader:
                         self._tell_rejected(err)
                 # Not compared with the state before this request: the lease may have expired in the pause.
                 current = (self.term, self.holds())
-                if current != known:
-                    if known[1] and not current[1]:
+                if current != reported:
+                    if reported[1] and not current[1]:
                         log.warning("no longer the leader", extra={"identity": self._identity})
-                    known = current
+                    reported = current
                     self._on_change()
                 await asyncio.sleep(self._pause_s())
         finally:

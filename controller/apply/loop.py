@@ -197,7 +197,7 @@ class Reconciler:
             )
             moments.append(self._queues.look(self._caches.index(), now))
             self._progressed()
-        return plan, min((each for each in moments if each is not None), default=None)
+        return plan, min((moment for moment in moments if moment is not None), default=None)
 
     async def _begin_term(self, term: int, tenure: int) -> None:
         """List everything if another replica may have led, else only open the watches again. Raises ApiError."""
@@ -243,16 +243,15 @@ class Reconciler:
         An admission policy rejects new ones; older ones stay, and so do pods that name them.
         """
         index = self._caches.index()
-        ours = {workload.identity for workload in index.workloads}
-        made = []
-        for each in index.templates:
-            if each.reserved_class and each.owner not in ours:
-                made.append(f"{each.namespace}/{each.name}")
-        found = sorted(made)
-        if found:
+        workload_identities = {workload.identity for workload in index.workloads}
+        foreign_templates = []
+        for template in index.templates:
+            if template.reserved_class and template.owner not in workload_identities:
+                foreign_templates.append(f"{template.namespace}/{template.name}")
+        if foreign_templates:
             log.warning(
                 "ResourceClaimTemplates that no workload owns request reserved devices: delete them",
-                extra={"templates": shortened(found), "device_class": WORKLOAD_CLASS},
+                extra={"templates": shortened(sorted(foreign_templates)), "device_class": WORKLOAD_CLASS},
             )
 
     async def _plan(self, now: datetime.datetime) -> Plan:

@@ -65,7 +65,7 @@ class PodLooks:
         self._lists = {name: self._lists.get(name, later) for name in idle}
         with_pods = [workload for workload in workloads if workload.pod]
         self._pods = {workload.uid: self._pods.get(workload.uid, Tries(0, now)) for workload in with_pods}
-        checks = [each for each in with_pods if _is_due(self._pods[each.uid], now)]
+        checks = [workload for workload in with_pods if _is_due(self._pods[workload.uid], now)]
         lists = [name for name, tries in self._lists.items() if tries.next_at <= now]
         self._sender.decide(
             "pod checks",
@@ -100,12 +100,12 @@ class PodLooks:
         self._lists[namespace] = tries.once_more(self._timing.idle_s, now, self._timing.longest_s)
         answer = Answer.DECIDED
         try:
-            pods = await self._refused_pods(namespace, {each.template for each in workloads})
-            for each in workloads:
+            pods = await self._refused_pods(namespace, {workload.template for workload in workloads})
+            for workload in workloads:
                 # The scheduler places a surplus pod on a node that becomes idle, within seconds.
-                if self._idle_since.get(each.uid, now) + datetime.timedelta(seconds=self._timing.idle_s) <= now:
-                    self.unschedulable[each.uid] = pod_start.unschedulable(pods, each, now)
-                    await self._evict_those_of_former(pods, each, now, term)
+                if self._idle_since.get(workload.uid, now) + datetime.timedelta(seconds=self._timing.idle_s) <= now:
+                    self.unschedulable[workload.uid] = pod_start.unschedulable(pods, workload, now)
+                    await self._evict_those_of_former(pods, workload, now, term)
         except EndedTerm:
             raise
         except (ApiError, *MALFORMED) as err:

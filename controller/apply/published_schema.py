@@ -41,12 +41,12 @@ def path_of(group: str, version: str) -> str:
 
 def schemas_in(document: bytes, group: str, version: str) -> dict[str, Wire]:
     """Return the schemas of a document by kind. Raises msgspec.MsgspecError if it is not one."""
-    found: dict[str, Wire] = {}
+    schema_by_kind: dict[str, Wire] = {}
     for schema in msgspec.json.decode(document, type=_Document).components.schemas.values():
         for named in schema.get(_GROUP_VERSION_KIND) or ():
             if (named.get("group"), named.get("version")) == (group, version):
-                found[str(named.get("kind"))] = schema
-    return found
+                schema_by_kind[str(named.get("kind"))] = schema
+    return schema_by_kind
 
 
 def dropped(schema: Wire, value: Any, path: str = "") -> Iterator[str]:
@@ -85,11 +85,11 @@ def rejected(schema: Wire, value: Any, path: str = "") -> Iterator[str]:
 
 def _problem(schema: Wire, value: Any) -> str:
     """Return why the schema rejects a value, without what is below it; empty if it does not."""
-    wanted = str(schema.get("type"))
-    if wanted in _TYPES and not (schema.get("nullable") and value is None):
-        is_other = isinstance(value, bool) != (wanted == "boolean")
-        if is_other or not isinstance(value, _TYPES[wanted]):
-            return f"{value!r} is not of type {wanted}"
+    type_name = str(schema.get("type"))
+    if type_name in _TYPES and not (schema.get("nullable") and value is None):
+        is_other = isinstance(value, bool) != (type_name == "boolean")
+        if is_other or not isinstance(value, _TYPES[type_name]):
+            return f"{value!r} is not of type {type_name}"
     if schema.get("enum") is not None and value not in schema["enum"]:
         return f"{value!r} is not one of {', '.join(map(str, schema['enum']))}"
     if isinstance(value, str):

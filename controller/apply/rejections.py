@@ -103,7 +103,7 @@ class Rejections:
     @property
     def told(self) -> dict[str, tuple[str, str]]:
         """Reason and text by UID of the workload."""
-        return {uid: found for (uid, _), found in self._found.items()}
+        return {uid: reason_and_text for (uid, _), reason_and_text in self._found.items()}
 
     def note(self, action: Action, err: ApiError) -> None:
         """Note that a write was rejected."""
@@ -122,4 +122,4 @@ class Rejections:
         """Forget the rejections of writes that are not planned any more."""
         if self._found:
             planned = {(uid, type(action)) for action in actions for uid in action.owners}
-            self._found = {key: found for key, found in self._found.items() if key in planned}
+            self._found = {key: rejection for key, rejection in self._found.items() if key in planned}

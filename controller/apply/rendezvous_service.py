@@ -230,22 +230,22 @@ class RendezvousServices:
     async def _service(self, meeting: Meeting, term: int) -> dict[str, Any] | None:
         """Return the Service of a workload, which is created if there is none; None while one is being deleted."""
         name = rendezvous.service_name(meeting.name)
-        found = await self._read(SERVICES, meeting.namespace, name)
-        if found is None:
+        service = await self._read(SERVICES, meeting.namespace, name)
+        if service is None:
             self._sender.fence.check(term)
             return await self._client.create(SERVICES, meeting.namespace, plan.service(meeting))
-        if found["metadata"].get("deletionTimestamp"):
+        if service["metadata"].get("deletionTimestamp"):
             return None
-        return found
+        return service
 
     async def _pod(self, meeting: Meeting) -> dict[str, Any] | None:
         """Return the pod with rank 0; None if it is gone. Raises ApiError."""
         if meeting.pod is None:
             return None
         name, uid = meeting.pod
-        found = await self._read(PODS, meeting.namespace, name)
-        if found is not None and found["metadata"]["uid"] == uid:
-            return found
+        pod = await self._read(PODS, meeting.namespace, name)
+        if pod is not None and pod["metadata"]["uid"] == uid:
+            return pod
         return None
 
     async def _follow(
@@ -257,34 +257,35 @@ class RendezvousServices:
         address is written first, so that the name leads somewhere at any time. `all_of_them`: look at the others
         although the address is as before.
         """
-        wanted = plan.endpoint_slice(service, pod)
-        if wanted is None:
+        planned_slice = plan.endpoint_slice(service, pod)
+        if planned_slice is None:
             await self._empty_all_but("", service, term)
             return None
-        found = await self._slice_for(service, wanted)
-        if found is None:
+        stored_slice = await self._slice_for(service, planned_slice)
+        if stored_slice is None:
             self._sender.fence.check(term)
-            found = await self._client.create(ENDPOINT_SLICES, wanted["metadata"]["namespace"], wanted)
+            namespace = planned_slice["metadata"]["namespace"]
+            stored_slice = await self._client.create(ENDPOINT_SLICES, namespace, planned_slice)
             changed = True
-        elif not plan.is_the_services(found, service):
-            return found
+        elif not plan.is_the_services(stored_slice, service):
+            return stored_slice
         else:
-            changed = await self._replace_endpoints(found, wanted["endpoints"], term)
+            changed = await self._replace_endpoints(stored_slice, planned_slice["endpoints"], term)
         if changed or all_of_them:
-            await self._empty_all_but(found["metadata"]["name"], service, term)
+            await self._empty_all_but(stored_slice["metadata"]["name"], service, term)
         return None
 
-    async def _slice_for(self, service: dict[str, Any], wanted: dict[str, Any]) -> dict[str, Any] | None:
+    async def _slice_for(self, service: dict[str, Any], planned_slice: dict[str, Any]) -> dict[str, Any] | None:
         """Return the stored EndpointSlice to write an address to; None if one is to be created. Raises ApiError.
 
         That of an earlier release is used further if it is of the same address family.
         """
-        namespace, name = wanted["metadata"]["namespace"], wanted["metadata"]["name"]
-        found = await self._read(ENDPOINT_SLICES, namespace, name)
-        if found is not None:
-            return found
+        namespace, name = planned_slice["metadata"]["namespace"], planned_slice["metadata"]["name"]
+        stored_slice = await self._read(ENDPOINT_SLICES, namespace, name)
+        if stored_slice is not None:
+            return stored_slice
         earlier = await self._read(ENDPOINT_SLICES, namespace, service["metadata"]["name"])
-        if earlier is None or earlier.get("addressType") != wanted["addressType"]:
+        if earlier is None or earlier.get("addressType") != planned_slice["addressType"]:
             return None
         if plan.is_the_services(earlier, service):
             return earlier
@@ -296,9 +297,9 @@ class RendezvousServices:
         for name in plan.slice_names(meta["name"]):
             if name == kept:
                 continue
-            found = await self._read(ENDPOINT_SLICES, meta["namespace"], name)
-            if found is not None and plan.is_the_services(found, service):
-                await self._replace_endpoints(found, [], term)
+            stored_slice = await self._read(ENDPOINT_SLICES, meta["namespace"], name)
+            if stored_slice is not None and plan.is_the_services(stored_slice, service):
+                await self._replace_endpoints(stored_slice, [], term)
 
     async def _replace_endpoints(self, stored: dict[str, Any], endpoints: list[dict[str, Any]], term: int) -> bool:
         """Write the endpoints of an EndpointSlice; return False if it has them already. Raises ApiError."""

@@ -91,8 +91,8 @@ class Applier:
     def end_waits(self) -> None:
         """Do at once what waits for a time: the clock was set back."""
         looks = (self.refusals, self.pod_looks, self.claim_pods, self.claim_reads, self.rendezvous)
-        for each in (self.sender, self.schemas, self.priorities, *looks):
-            each.end_waits()
+        for component in (self.sender, self.schemas, self.priorities, *looks):
+            component.end_waits()
 
     async def perform(self, action: Action, now: datetime.datetime, term: int | None = None) -> None:
         """Make one write that was decided in `term`, by default that of the pass.
@@ -278,7 +278,7 @@ class Applier:
 
     def keep_blocked(self, uids: Set[str]) -> None:
         """Remove the records of rejected evictions, except for these pods."""
-        for uid in [each for each in self.blocked_evictions if each not in uids]:
+        for uid in [uid for uid in self.blocked_evictions if uid not in uids]:
             del self.blocked_evictions[uid]
 
 
@@ -308,7 +308,7 @@ def _replacing(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str,
 
 def _degraded(status: Mapping[str, Any]) -> tuple[str, str] | None:
     """Return reason and message of the condition Degraded; None unless it is True."""
-    found = condition(status, "Degraded")
-    if found.get("status") == "True":
-        return (str(found.get("reason")), str(found.get("message")))
+    degraded = condition(status, "Degraded")
+    if degraded.get("status") == "True":
+        return (str(degraded.get("reason")), str(degraded.get("message")))
     return None

@@ -45,11 +45,11 @@ class RoomLooks:
 
         `verdicts` are those of a plan whose place is scattered, in the order of the queue.
         """
-        asked = in_turn(verdicts, lambda uid: _namespace(index, uid))
-        self._next = {uid: self._next.get(uid, now) for uid in asked}
+        uids = in_turn(verdicts, lambda uid: _namespace(index, uid))
+        self._next = {uid: self._next.get(uid, now) for uid in uids}
         before = self.found
         self.found = {uid: text for uid, text in before.items() if uid in self._next}
-        first = min(asked, key=lambda uid: self._next[uid], default=None)
+        first = min(uids, key=lambda uid: self._next[uid], default=None)
         if first is not None and max(self._next[first], self._free_at(now)) <= now:
             self._look(first, index, known, now)
             self._looked.append(now)
@@ -74,11 +74,11 @@ class RoomLooks:
     def _look(self, uid: str, index: FleetIndex, known: Known, now: datetime.datetime) -> None:
         workload = index.workload_by_uid.get(uid)
         try:
-            found = None if workload is None else room.advice(index, workload, now, known, self._spares)
+            room_advice = None if workload is None else room.advice(index, workload, now, known, self._spares)
         except Exception:  # advice must not end the controller
             log.exception("no room could be looked for", extra={"workload": uid})
-            found = None
-        if found is None or workload is None:
+            room_advice = None
+        if room_advice is None or workload is None:
             self.found.pop(uid, None)
         else:
-            self.found[uid] = found.message(workload.namespace)
+            self.found[uid] = room_advice.message(workload.namespace)

@@ -50,20 +50,20 @@ class Outdated(ApiError):
 
 def _conditions() -> list[dict[str, Any]]:
     now = datetime.datetime.now(datetime.UTC)
-    found = []
+    conditions = []
     for kind in ("Ready", "Degraded"):
-        found.append(render.new_condition({}, kind, True, "Trial", _WORD, now, 1))
-    return found
+        conditions.append(render.new_condition({}, kind, True, "Trial", _WORD, now, 1))
+    return conditions
 
 
 def _allocation(index: int, phase: Phase) -> dict[str, Any]:
     faults = tuple(Fault(_WORD, reason, _THEN) for reason in ("LinkDown", "NodeUnhealthy"))
-    made = Allocation(
+    allocation = Allocation(
         *("default", _WORD, _WORD, f"{_WORD}-{index}", phase, (_WORD,), 1, index, 3, _WORD, _THEN, (_WORD,), faults),
         rendezvous=Rendezvous(_WORD, HOST, "192.0.2.1"),
         notice=Notice(NoticeReason.BLOCK_ENDS.value, _THEN),
     )
-    return made.to_wire()
+    return allocation.to_wire()
 
 
 def _result() -> results.GroupResult:
@@ -159,8 +159,8 @@ def dropped(sent: Any, stored: Any, path: str = "") -> Iterator[str]:
         if not isinstance(stored, Sequence) or len(stored) != len(sent):
             yield path
         else:
-            for one, other in zip(sent, stored, strict=True):
-                yield from dropped(one, other, f"{path}[]")
+            for sent_element, stored_element in zip(sent, stored, strict=True):
+                yield from dropped(sent_element, stored_element, f"{path}[]")
     elif sent != stored:
         yield path
 

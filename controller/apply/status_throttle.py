@@ -76,21 +76,21 @@ class StatusThrottle:
 
 def _wording(status: Mapping[str, Any]) -> list[str]:
     """Return the messages of a status without their numbers."""
-    found = []
-    for one in status.get("conditions") or []:
-        found.append(_NUMBER.sub("#", str(one.get("message"))))
-    return found
+    messages = []
+    for condition in status.get("conditions") or []:
+        messages.append(_NUMBER.sub("#", str(condition.get("message"))))
+    return messages
 
 
 def _without_messages(status: Mapping[str, Any]) -> dict[str, Any]:
     """Return a status without what may be written later: messages and groups."""
-    conditions = [{**one, "message": ""} for one in status.get("conditions") or []]
+    conditions = [{**condition, "message": ""} for condition in status.get("conditions") or []]
     return {**status, "conditions": conditions, "groups": None}
 
 
 def _groups(status: Mapping[str, Any]) -> set[str]:
     """Return the identities of the groups in a status."""
-    found = set()
-    for one in status.get("groups") or []:
-        found.add(str(one.get("allocationId")) + str(one.get("ultraserverUid")))
-    return found
+    group_ids = set()
+    for group in status.get("groups") or []:
+        group_ids.add(str(group.get("allocationId")) + str(group.get("ultraserverUid")))
+    return group_ids

@@ -67,8 +67,8 @@ class Backoff:
         """Return when a write that was rejected, or had no effect, may be tried again; None for other writes."""
         name = _object(action)
         same = self._last.get(name) == _content(action)
-        found = (self._refused.get(name), self._written.get(name) if same else None)
-        return max((each.next_at for each in found if each is not None), default=None)
+        tries_of_write = (self._refused.get(name), self._written.get(name) if same else None)
+        return max((tries.next_at for tries in tries_of_write if tries is not None), default=None)
 
     def refused(self, action: Action, now: datetime.datetime) -> None:
         """Note that the server rejected this write."""
@@ -85,7 +85,7 @@ class Backoff:
 
     def earliest(self, actions: Iterable[Action], now: datetime.datetime) -> datetime.datetime | None:
         """Return when the first waiting write of these is due; None if none waits."""
-        moments = (self.due(each, now) for each in actions)
+        moments = (self.due(action, now) for action in actions)
         return min((moment for moment in moments if moment > now), default=None)
 
     def _try(self, tries: dict[str, Tries], key: str, action: Action, now: datetime.datetime) -> None:
@@ -94,8 +94,8 @@ class Backoff:
         if self._swept_at is None or self._swept_at + SETTLED <= now:
             self._swept_at = now
             for every, first_try in ((self._refused, forgotten_after), (self._written, SETTLED)):
-                for name, found in list(every.items()):
-                    if found.next_at + (first_try if found.number == 1 else forgotten_after) <= now:
+                for name, tries_of_object in list(every.items()):
+                    if tries_of_object.next_at + (first_try if tries_of_object.number == 1 else forgotten_after) <= now:
                         del every[name]
             self._last = {name: content for name, content in self._last.items() if name in self._written}
         if isinstance(action, Evict):
@@ -119,9 +119,9 @@ def _object(action: Action) -> str:
 def _content(action: Action) -> str:
     """Return a digest of the written content without versions and times."""
     content = {}
-    for each in fields(action):
-        if each.name not in _VERSIONS:
-            content[each.name] = getattr(action, each.name)
+    for field in fields(action):
+        if field.name not in _VERSIONS:
+            content[field.name] = getattr(action, field.name)
     text = json.dumps(_without_times(content), sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -129,11 +129,11 @@ def _content(action: Action) -> str:
 def _without_times(value: Any) -> Any:
     """Return a value without the fields that hold times."""
     if isinstance(value, Mapping):
-        found = {}
-        for key, each in value.items():
+        without_times = {}
+        for key, element in value.items():
             if key not in _TIMES:
-                found[key] = _without_times(each)
-        return found
+                without_times[key] = _without_times(element)
+        return without_times
     if isinstance(value, list | tuple):
-        return [_without_times(each) for each in value]
+        return [_without_times(element) for element in value]
     return value

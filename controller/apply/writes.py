@@ -224,16 +224,16 @@ class Writes:
 
     def rejected_statuses(self, actions: Sequence[Action]) -> frozenset[str]:
         """Return the UIDs of the workloads whose status was rejected, and waits to be written again."""
-        statuses = (action for action in actions if isinstance(action, WriteWorkloadStatus))
-        found = []
-        for each in statuses:
-            if self._backoff.next_try(each) is not None:
-                found.append(each.uid)
-        return frozenset(found)
+        status_writes = (action for action in actions if isinstance(action, WriteWorkloadStatus))
+        rejected_uids = []
+        for write in status_writes:
+            if self._backoff.next_try(write) is not None:
+                rejected_uids.append(write.uid)
+        return frozenset(rejected_uids)
 
     def unwritable(self, now: datetime.datetime) -> dict[str, str]:
         """Return why the status of some NeuronUltraServers cannot be written at present, by name."""
-        self._unwritable = {name: found for name, found in self._unwritable.items() if now < found[1]}
+        self._unwritable = {name: (why, until) for name, (why, until) in self._unwritable.items() if now < until}
         return {name: why for name, (why, _) in self._unwritable.items()}
 
     def next_due(self, actions: Sequence[Action]) -> datetime.datetime | None:
@@ -297,9 +297,9 @@ class Writes:
         """Report the time from the creation of a workload to its first state Allocated."""
         again = action.status.get("restarts")
         if action.status.get("allocatedAt") and not action.before.get("allocatedAt") and not again:
-            found = self._caches.workloads.items.get(f"{action.namespace}/{action.name}")
-            if found is not None:
-                self._metrics.allocated(max(0.0, (now - found["value"].created).total_seconds()))
+            workload_item = self._caches.workloads.items.get(f"{action.namespace}/{action.name}")
+            if workload_item is not None:
+                self._metrics.allocated(max(0.0, (now - workload_item["value"].created).total_seconds()))
 
 
 def _is_seen(cache: Reflector, key: str, version: str) -> bool:
