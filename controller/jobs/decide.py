@@ -120,19 +120,19 @@ def decide_one(view: JobView, there: There, subject: Subject, job: Job | None) -
 
     An error is the job's Event, and nothing is written for it: all others are decided as always.
     """
-    one = JobDecision()
+    decision = JobDecision()
     try:
         if job is not None:
-            _JobStep(view, there, one, job).take()
+            _JobStep(view, there, decision, job).take()
         elif _is_gone(view, subject):
-            for each in there.own(subject):
-                _release(view, one, each, "the job is gone or asks for no UltraServers any more", None)
+            for workload in there.own(subject):
+                _release(view, decision, workload, "the job is gone or asks for no UltraServers any more", None)
     except Exception as err:
         kind, name = kind_and_name(subject[1])
         text = f"the controller cannot decide about this {kind}: {isolation.named(err)}; {isolation.ADVICE}"
         notes = [] if job is None else [JobEvent(job, True, Reason.INTERNAL_ERROR, text, text)]
         return JobDecision(notes=notes, errors={f"{kind} {subject[0]}/{name}": err})
-    return one
+    return decision
 
 
 def _is_gone(view: JobView, subject: Subject) -> bool:
@@ -154,23 +154,23 @@ def taken(decision: JobDecision) -> Iterator[Shared]:
             yield "template", write.job.namespace, write.body["spec"]["resourceClaimTemplate"]["name"]
 
 
-def _release(view: JobView, found: JobDecision, workload: Workload, why: str, job: Job | None) -> bool:
+def _release(view: JobView, decision: JobDecision, workload: Workload, why: str, job: Job | None) -> bool:
     """Release a workload, unless a pod still uses its nodes; return whether it is or was released."""
     if workload.deleting:
         return True
     if view.in_use(workload):
         return False
-    found.writes[workload.ref] = DeleteWorkload(workload, why, job)
+    decision.writes[workload.ref] = DeleteWorkload(workload, why, job)
     return True
 
 
 class _JobStep:
     """The decision about one job. Its own workloads are those that are marked with it."""
 
-    def __init__(self, view: JobView, there: There, found: JobDecision, job: Job) -> None:
+    def __init__(self, view: JobView, there: There, decision: JobDecision, job: Job) -> None:
         self._view = view
         self._there = there
-        self._found = found
+        self._decision = decision
         self._job = job
         self._own = there.own((job.namespace, job.mark))
 
@@ -189,7 +189,7 @@ class _JobStep:
             )
         if job.over or job.queue:
             return
-        if unread := [each.name for each in self._own if each.uid in self._view.unread_workloads]:
+        if unread := [workload.name for workload in self._own if workload.uid in self._view.unread_workloads]:
             self._warn(
                 Reason.INTERNAL_ERROR,
                 f"NeuronUltraServerWorkload {unread[0]} cannot be read: what it reserves stays; correct or delete it",
@@ -202,33 +202,37 @@ class _JobStep:
             )
             return
         try:
-            asked = wish(job.wish)
+            requested = wish(job.wish)
         except InvalidWish as err:
             self._warn("InvalidUltraServers", f"annotation {ANNOTATION}: {err}")
             return
-        template = self._template(asked)
+        template = self._template(requested)
         if template is not None:
-            self._reserve(asked, template)
+            self._reserve(requested, template)
 
-    def _reserve(self, asked: Wish, template: str) -> None:
+    def _reserve(self, requested: Wish, template: str) -> None:
         """Bring the workload in line with the pods that name this template."""
-        pods = [each for each in self._job.pods if template in each.claim_templates]
-        number = sum(each.count for each in pods)
+        pod_sets = [pod_set for pod_set in self._job.pods if template in pod_set.claim_templates]
+        number = sum(pod_set.count for pod_set in pod_sets)
         if number == 0:
             self._release_all(f"the {self._job.kind} {self._job.name} has no pods")
             return
-        if number % asked.size:
+        if number % requested.size:
             self._warn(
                 "PodsDoNotFillGroups",
-                f"{number} pods name ResourceClaimTemplate {template}, which is no multiple of topologySize "
-                f"{asked.size}: each pod gets a node, and only whole groups are reserved; change the number of pods",
+                f"{number} pods name ResourceClaimTemplate {template}, which is no multiple of "
+                f"topologySize {requested.size}: each pod gets a node, and only whole groups are reserved; change "
+                "the number of pods",
             )
             return
-        if number // asked.size > GROUPS_AT_MOST:
-            self._warn("TooManyGroups", f"{number // asked.size} groups: a workload has at most {GROUPS_AT_MOST}")
+        if number // requested.size > GROUPS_AT_MOST:
+            self._warn("TooManyGroups", f"{number // requested.size} groups: a workload has at most {GROUPS_AT_MOST}")
             return
-        kinds = {asked.instance_type} if asked.instance_type else {each.instance_type for each in pods}
-        if len(kinds) != 1 or "" in kinds:
+        if requested.instance_type:
+            instance_types = {requested.instance_type}
+        else:
+            instance_types = {pod_set.instance_type for pod_set in pod_sets}
+        if len(instance_types) != 1 or "" in instance_types:
             self._warn(
                 "InstanceTypeUnknown",
                 f"write instanceType=TYPE into the annotation {ANNOTATION}, or node.kubernetes.io/instance-type into "
@@ -236,32 +240,33 @@ class _JobStep:
             )
             return
         spec: dict[str, Any] = {
-            "instanceType": kinds.pop(),
-            "topologySize": asked.size,
-            "serverCount": number // asked.size,
+            "instanceType": instance_types.pop(),
+            "topologySize": requested.size,
+            "serverCount": number // requested.size,
             "resourceClaimTemplate": {"name": template},
         }
-        if asked.strategy:
-            spec["allocationPolicy"] = {"failureStrategy": asked.strategy}
-        if asked.logical_neuron_core:
-            spec["config"] = {"logicalNeuronCore": asked.logical_neuron_core}
-        if asked.priority_class:
-            spec["priorityClassName"] = asked.priority_class
+        if requested.strategy:
+            spec["allocationPolicy"] = {"failureStrategy": requested.strategy}
+        if requested.logical_neuron_core:
+            spec["config"] = {"logicalNeuronCore": requested.logical_neuron_core}
+        if requested.priority_class:
+            spec["priorityClassName"] = requested.priority_class
         self._keep_in_step(spec, template)
 
-    def _template(self, asked: Wish) -> str | None:
+    def _template(self, requested: Wish) -> str | None:
         """Return the ResourceClaimTemplate that the reservation has to make; None if that is not certain.
 
         Pods also name templates of others, such as one for network interfaces, which exist already.
         """
         job = self._job
-        named = list(dict.fromkeys(name for each in job.pods for name in each.claim_templates))
-        if asked.template:
-            if asked.template in named:
-                return asked.template
-            self._warn("NoTemplate", f"no pod names the ResourceClaimTemplate {asked.template} of the annotation")
+        named = list(dict.fromkeys(name for pod_set in job.pods for name in pod_set.claim_templates))
+        if requested.template:
+            if requested.template in named:
+                return requested.template
+            self._warn("NoTemplate", f"no pod names the ResourceClaimTemplate {requested.template} of the annotation")
             return None
-        own = [each.template_name for each in self._own if not each.deleting and each.template_name in named]
+        own = [workload.template_name for workload in self._own if not workload.deleting]
+        own = [template_name for template_name in own if template_name in named]
         free = own or [name for name in named if self._is_free(name)]
         if len(free) == 1:
             return free[0]
@@ -275,14 +280,14 @@ class _JobStep:
 
     def _is_free(self, name: str) -> bool:
         """Return True unless the template exists and no reservation has made it."""
-        found = self._view.templates.get((self._job.namespace, name))
-        return found is None or found.is_a_workloads
+        stored_template = self._view.templates.get((self._job.namespace, name))
+        return stored_template is None or stored_template.is_a_workloads
 
     def _keep_in_step(self, spec: dict[str, Any], template: str) -> None:
-        own = [each for each in self._own if each.template_name == template]
-        for each in self._own:
-            if each not in own[:1]:
-                _release(self._view, self._found, each, "its job asks for another template", self._job)
+        own = [workload for workload in self._own if workload.template_name == template]
+        for workload in self._own:
+            if workload not in own[:1]:
+                _release(self._view, self._decision, workload, "its job asks for another template", self._job)
         if not own:
             self._create(spec, template)
         elif not own[0].deleting:
@@ -312,7 +317,7 @@ class _JobStep:
         if refusal is not None:
             self._warn(*refusal)
             return
-        self._found.writes[f"{job.namespace}/{job.name}"] = CreateWorkload(job, _workload(job, spec))
+        self._decision.writes[f"{job.namespace}/{job.name}"] = CreateWorkload(job, _workload(job, spec))
 
     def _queue_refusal(self) -> tuple[str, str] | None:
         """Return reason and message if nothing may be reserved because of the job's queue, or without one."""
@@ -332,10 +337,10 @@ class _JobStep:
         """Change what may change; what may not is reserved anew as soon as no pod uses the nodes."""
         job = self._job
         fixed = (workload.instance_type, workload.size, workload.logical_neuron_core)
-        wanted = (spec["instanceType"], spec["topologySize"], (spec.get("config") or {}).get("logicalNeuronCore", 2))
-        if fixed != wanted:
+        requested = (spec["instanceType"], spec["topologySize"], (spec.get("config") or {}).get("logicalNeuronCore", 2))
+        if fixed != requested:
             why = f"the {job.kind} {job.name} asks for other nodes"
-            if not _release(self._view, self._found, workload, why, job):
+            if not _release(self._view, self._decision, workload, why, job):
                 self._warn("ReservationDiffers", _DIFFERS.format(ANNOTATION))
             return
         changes: dict[str, Any] = {}
@@ -361,7 +366,7 @@ class _JobStep:
             # Such a label is rejected, and with it what else changes.
             refusal = "InvalidQueue", _INVALID_QUEUE.format(job.asked_queue[:SHOWN_CHARACTERS])
         if changes or labels:
-            self._found.writes[workload.ref] = ChangeWorkload(job, workload, changes, labels)
+            self._decision.writes[workload.ref] = ChangeWorkload(job, workload, changes, labels)
         if refusal is not None:
             self._warn(*refusal)
         else:
@@ -375,17 +380,17 @@ class _JobStep:
         if reason:
             text = f"NeuronUltraServerWorkload {workload.name}: {message}"
             warning = shown is degraded or workload.state == "Failed"
-            self._found.notes.append(JobEvent(self._job, warning, reason, text, reason))
+            self._decision.notes.append(JobEvent(self._job, warning, reason, text, reason))
 
     def _release_all(self, why: str) -> None:
-        for each in self._own:
-            _release(self._view, self._found, each, why, self._job)
+        for workload in self._own:
+            _release(self._view, self._decision, workload, why, self._job)
 
     def _warn(self, reason: str, message: str) -> None:
-        self._found.notes.append(JobEvent(self._job, True, reason, message, f"{reason}: {message}"))
+        self._decision.notes.append(JobEvent(self._job, True, reason, message, f"{reason}: {message}"))
 
     def _say(self, reason: str, message: str) -> None:
-        self._found.notes.append(JobEvent(self._job, False, reason, message, f"{reason}: {message}"))
+        self._decision.notes.append(JobEvent(self._job, False, reason, message, f"{reason}: {message}"))
 
 
 _QUEUE: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")

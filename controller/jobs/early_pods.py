@@ -248,22 +248,23 @@ def waits_for(pod: Wire, template: Template) -> bool:
     if (pod.get("metadata") or {}).get("deletionTimestamp"):
         return False
     status = pod.get("status") or {}
-    have = {each.get("name") for each in status.get("resourceClaimStatuses") or []}
-    asked = [
-        each.get("name")
-        for each in (pod.get("spec") or {}).get("resourceClaims") or []
-        if each.get("resourceClaimTemplateName") == template.name
+    names_with_status = {claim_status.get("name") for claim_status in status.get("resourceClaimStatuses") or []}
+    names_of_claims = [
+        pod_claim.get("name")
+        for pod_claim in (pod.get("spec") or {}).get("resourceClaims") or []
+        if pod_claim.get("resourceClaimTemplateName") == template.name
     ]
-    if not asked or have.issuperset(asked):
+    if not names_of_claims or names_with_status.issuperset(names_of_claims):
         return False
     return _message(template) not in _messages(status)
 
 
 def touched(pod: Wire, template: Template, now: datetime.datetime) -> dict[str, Any]:
     """Return the merge patch that adds the condition to a pod, if it is still as it was read."""
-    others = [each for each in (pod.get("status") or {}).get("conditions") or [] if each.get("type") != CONDITION]
+    status = pod.get("status") or {}
+    others = [condition for condition in status.get("conditions") or [] if condition.get("type") != CONDITION]
     former = f"ResourceClaimTemplate {template.name} exists ("
-    others_said = [text for text in _messages(pod.get("status") or {}) if not text.startswith(former)]
+    others_said = [text for text in _messages(status) if not text.startswith(former)]
     moment = now.astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     own = {
         "type": CONDITION,
@@ -278,8 +279,8 @@ def touched(pod: Wire, template: Template, now: datetime.datetime) -> dict[str, 
 
 def _messages(status: Wire) -> list[str]:
     """Return what the condition says about each template: a pod may wait for several."""
-    found = (each for each in status.get("conditions") or [] if each.get("type") == CONDITION)
-    return [part for each in found for part in str(each.get("message") or "").split(SEPARATOR)]
+    conditions = (condition for condition in status.get("conditions") or [] if condition.get("type") == CONDITION)
+    return [part for condition in conditions for part in str(condition.get("message") or "").split(SEPARATOR)]
 
 
 def _message(template: Template) -> str:

@@ -57,9 +57,9 @@ class Kind:
         """Return how it ended, empty if it did not."""
         if meta.get("deletionTimestamp"):
             return "is being deleted"
-        for each in status.get("conditions") or []:
-            if each.get("status") == "True" and each.get("type") in self.ends:
-                return self.ends[each["type"]]
+        for condition in status.get("conditions") or []:
+            if condition.get("status") == "True" and condition.get("type") in self.ends:
+                return self.ends[condition["type"]]
         return ""
 
 
@@ -68,17 +68,17 @@ OWN_CONTROLLERS: Final = ("kubernetes.io/job-controller", "jobset.sigs.k8s.io/jo
 
 def _foreign(spec: Wire) -> str:
     """Return which other program runs a job, such as that of MultiKueue; empty if none does."""
-    found = str(spec.get("managedBy") or "")
-    return "" if found in OWN_CONTROLLERS else found
+    manager = str(spec.get("managedBy") or "")
+    return "" if manager in OWN_CONTROLLERS else manager
 
 
 def _pod_set(count: int, template: Wire) -> PodSet:
     spec = template.get("spec") or {}
-    claims = [str(each.get("resourceClaimTemplateName") or "") for each in spec.get("resourceClaims") or []]
+    template_names = [str(claim.get("resourceClaimTemplateName") or "") for claim in spec.get("resourceClaims") or []]
     selector = spec.get("nodeSelector") or {}
     return PodSet(
         max(0, count),
-        tuple(name for name in dict.fromkeys(claims) if name),
+        tuple(name for name in dict.fromkeys(template_names) if name),
         str(selector.get(names.INSTANCE_TYPE_LABEL) or ""),
     )
 
@@ -97,10 +97,10 @@ def _job(spec: Wire) -> Sets:
 
 
 def _job_set(spec: Wire) -> Sets:
-    for each in spec.get("replicatedJobs") or []:
-        inner = (each.get("template") or {}).get("spec") or {}
+    for replicated_job in spec.get("replicatedJobs") or []:
+        inner = (replicated_job.get("template") or {}).get("spec") or {}
         for count, template in _job(inner):
-            yield _number(each.get("replicas")) * count, template
+            yield _number(replicated_job.get("replicas")) * count, template
 
 
 def _leader_workers(spec: Wire) -> Sets:
@@ -204,5 +204,5 @@ class JobFields(_JobPart):
 
 def read(raw: bytes) -> dict[str, Any]:
     """Return these fields of an object that was read alone. Raises one of kube.objects.MALFORMED."""
-    found: dict[str, Any] = msgspec.to_builtins(msgspec.json.decode(raw, type=JobFields))
-    return found
+    fields: dict[str, Any] = msgspec.to_builtins(msgspec.json.decode(raw, type=JobFields))
+    return fields

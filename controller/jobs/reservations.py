@@ -107,12 +107,12 @@ class JobReservations:
             self._post(subject, now)
         workloads = self._kept.there.workloads.values()
         again = self._unread_kinds.look(self._watches, workloads, self._caches.namespaces.items, now)
-        found = [due_at, self._early_pods.look(now, term)]
+        optional_moments = [due_at, self._early_pods.look(now, term)]
         if again is not None:
-            found.append(again)
+            optional_moments.append(again)
         if self._kept.undecided or self._told or pinned:
-            found.append(now)  # a pinned index does not show all changes
-        return min((*moments, *(each for each in found if each is not None)), default=None)
+            optional_moments.append(now)  # a pinned index does not show all changes
+        return min((*moments, *(moment for moment in optional_moments if moment is not None)), default=None)
 
     def _follow(self, index: FleetIndex) -> None:
         """Find what has to be decided because it has changed, or something that it depends on."""
@@ -120,11 +120,11 @@ class JobReservations:
             self._changes = index.follow()
         changes = self._changes.take()
         there = self._kept.there
-        made = {*changes.templates}
+        template_keys = {*changes.templates}
         for uid, workload in changes.workloads.items():
-            for one in (there.workloads.get(uid), workload):
-                if one is not None:
-                    made.add((one.namespace, one.template_name))
+            for former_or_current in (there.workloads.get(uid), workload):
+                if former_or_current is not None:
+                    template_keys.add((former_or_current.namespace, former_or_current.template_name))
         self._kept.put_workloads(changes.workloads)
         for before, job in self._watches.follow():
             self._kept.put_job(before, job)
@@ -141,7 +141,7 @@ class JobReservations:
             item = self._caches.namespaces.items.get(f"/{name}")
             put(self._namespaces, name, None if item is None else item["value"])
             self._kept.mark_with(("namespace", name))
-        for key in made:
+        for key in template_keys:
             template = index.template_by_key.get(key)
             self._early_pods.put(key, template if template is not None and self._is_made(template) else None)
 
@@ -264,7 +264,7 @@ class JobReservations:
 
 def _in_use(index: FleetIndex, workload: Workload) -> bool:
     """Return True if a claim of the workload is allocated on a node of its reservations, stored or copied."""
-    nodes = {name for one in index.held(workload.uid) for name in one.allocation.nodes}
+    nodes = {name for reservation in index.held(workload.uid) for name in reservation.allocation.nodes}
     for group in workload.groups:
         nodes |= set(group["nodes"])
     tag = Tag(workload.namespace, workload.name, workload.uid, "", Phase.BOUND)

@@ -33,7 +33,7 @@ def kind_and_name(mark: str) -> tuple[str, str]:
 def wanted(job: Job) -> Iterator[Shared]:
     """Yield the names that a job may want for itself: those of its templates and of its workload."""
     yield "name", job.namespace, job.name
-    for name in {each for pods in job.pods for each in pods.claim_templates}:
+    for name in {template_name for pod_set in job.pods for template_name in pod_set.claim_templates}:
         yield "template", job.namespace, name
 
 
@@ -81,15 +81,16 @@ class There:
 
     def _replace(self, before: Workload | None, now: Workload | None) -> Set[Shared]:
         """Follow which names are in use, and which templates are made."""
-        dropped, added = (None if one is None else _uses(one) for one in (before, now))
+        dropped, added = (None if workload is None else _uses(workload) for workload in (before, now))
         if dropped == added:
             return frozenset()
         names, templates = set[Shared](), set[Shared]()
-        for one in (dropped, added):
-            if one is not None:
-                names.add(one[0])
-                templates.add(one[1])
-        first = {each: self._makers.get(each, [None])[0] for each in templates}
+        for uses in (dropped, added):
+            if uses is not None:
+                name, template, _ = uses
+                names.add(name)
+                templates.add(template)
+        first = {template: self._makers.get(template, [None])[0] for template in templates}
         if dropped is not None:
             _, template, maker = dropped
             self._makers[template].remove(maker)
@@ -97,7 +98,7 @@ class There:
         if added is not None:
             _, template, maker = added
             bisect.insort(self._makers.setdefault(template, []), maker)
-        return names | {each for each in templates if self._makers.get(each, [None])[0] != first[each]}
+        return names | {template for template in templates if self._makers.get(template, [None])[0] != first[template]}
 
     def plan(self, subject: Subject, names: Iterable[Shared]) -> Set[Shared]:
         """Note the names that a job gets, which are about to be in use; return those that are its, or not any more."""
@@ -107,8 +108,8 @@ class There:
 
     def own(self, subject: Subject) -> list[Workload]:
         """Return the workloads with a mark. The first is the one to keep."""
-        found = self.made.get(subject, {}).values()
-        return sorted(found, key=lambda each: (each.deleting, each.created, each.name))
+        workloads = self.made.get(subject, {}).values()
+        return sorted(workloads, key=lambda workload: (workload.deleting, workload.created, workload.name))
 
     def maker(self, job: Job, template: str) -> _TemplateMaker | None:
         """Return the workload that makes a template, or is about to for a job that comes before this one."""

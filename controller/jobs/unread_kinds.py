@@ -59,13 +59,13 @@ class UnreadKinds:
         self, watches: JobWatches, workloads: Iterable[Workload], namespaces: Mapping[str, Mapping[str, Any]]
     ) -> None:
         about: dict[str, tuple[Mapping[str, str], str]] = {}
-        found: dict[str, str] = {}  # by UID, the namespace
+        namespace_by_uid: dict[str, str] = {}  # by UID, the namespace
         for workload in workloads:
             kind, _ = kind_and_name(workload.made_for)
             if kind in self._problems:
                 text = f"the reservation stays, because {kind}s cannot be read: {self._problems[kind]}"
                 about[workload.uid] = reference_to(workload), text
-                found[workload.uid] = workload.namespace
+                namespace_by_uid[workload.uid] = workload.namespace
         failing = "; ".join(f"{kind}s: {why}" for kind, why in sorted(watches.failing.items()))
         for item in namespaces.values() if failing else ():
             namespace: Namespace = item["value"]
@@ -73,11 +73,11 @@ class UnreadKinds:
                 uid = str(item["metadata"]["uid"])
                 text = f"jobs of these kinds reserve and release nothing, because they cannot be read: {failing}"
                 about[uid] = reference("v1", "Namespace", "", namespace.name, uid), text
-                found[uid] = namespace.name
+                namespace_by_uid[uid] = namespace.name
         for uid in self._about.keys() - about.keys():
             self._turns.forget(uid)
         self._about = about
-        for uid, namespace_name in found.items():
+        for uid, namespace_name in namespace_by_uid.items():
             self._turns.put(uid, namespace_name, about[uid][1])
 
 

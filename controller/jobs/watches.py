@@ -64,8 +64,8 @@ class JobWatches:
 
     @property
     def _listed(self) -> dict[str, Reflector]:
-        synced = {name: each for name, each in self._by_kind.items() if each.synced.is_set()}
-        return {name: each for name, each in synced.items() if name not in self._doubted}
+        synced = {name: reflector for name, reflector in self._by_kind.items() if reflector.synced.is_set()}
+        return {name: reflector for name, reflector in synced.items() if name not in self._doubted}
 
     @property
     def kinds(self) -> frozenset[str]:
@@ -78,23 +78,23 @@ class JobWatches:
     @property
     def problems(self) -> dict[str, str]:
         """By kind that cannot be read, why; also those that the API server does not serve."""
-        found = self.failing
+        problems = self.failing
         for name, why in self._absent.items():
             if not self._is_listed(name):
-                found.setdefault(name, why)
-        return found
+                problems.setdefault(name, why)
+        return problems
 
     @property
     def failing(self) -> dict[str, str]:
         """By kind that cannot be read although the API server serves it, why."""
-        found: dict[str, str] = {}
+        problems: dict[str, str] = {}
         for name, reflector in self._by_kind.items():
             if reflector.failures >= SURE_FAILURES and not self._is_listed(name):
-                found[name] = reflector.last_error
+                problems[name] = reflector.last_error
         for name, why in self._refused.items():
             if not self._is_listed(name):
-                found.setdefault(name, why)
-        return found
+                problems.setdefault(name, why)
+        return problems
 
     def _is_listed(self, name: str) -> bool:
         return name not in self._doubted and self._by_kind[name].synced.is_set()
@@ -102,10 +102,10 @@ class JobWatches:
     @property
     def unreadable(self) -> frozenset[tuple[str, str]]:
         """Kind, and namespace/name, of the objects that cannot be read; they may be jobs that ask."""
-        found: set[tuple[str, str]] = set()
+        unreadable: set[tuple[str, str]] = set()
         for name, reflector in self._listed.items():
-            found |= {(name, key) for key in reflector.unreadable}
-        return frozenset(found)
+            unreadable |= {(name, key) for key in reflector.unreadable}
+        return frozenset(unreadable)
 
     def follow(self) -> list[tuple[Job | None, Job | None]]:
         """Return each job that asks for UltraServers and has changed since the last call: as it was and as it is.
@@ -113,17 +113,17 @@ class JobWatches:
         None: it was not there, or is gone.
         """
         changed = []
-        for name, each in self._by_kind.items():
-            keys, known = each.take_touched(), self._known[name]
-            is_listed = each.synced.is_set() and name not in self._doubted
-            items = each.items if is_listed else {}
+        for name, reflector in self._by_kind.items():
+            keys, jobs_by_key = reflector.take_touched(), self._known[name]
+            is_listed = reflector.synced.is_set() and name not in self._doubted
+            items = reflector.items if is_listed else {}
             if is_listed != (name in self._followed):
-                keys = known.keys() | items.keys()
+                keys = jobs_by_key.keys() | items.keys()
                 self._followed ^= {name}
             for key in keys:
-                before, item = known.get(key), items.get(key)
+                before, item = jobs_by_key.get(key), items.get(key)
                 now: Job | None = None if item is None else item["value"]
-                put(known, key, now)
+                put(jobs_by_key, key, now)
                 changed.append((before, now))
         return changed
 
@@ -134,22 +134,22 @@ class JobWatches:
 
     def tasks(self) -> dict[str, Callable[[], Coroutine[Any, Any, None]]]:
         """Return the coroutine functions to run for each kind. None of them ends by itself."""
-        found: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {}
+        function_by_task: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {}
         for name in self._by_kind:
-            found[name] = functools.partial(self._watch, name)
-            found[f"{name} after a failed list"] = functools.partial(self._list_again, name)
-        return found
+            function_by_task[name] = functools.partial(self._watch, name)
+            function_by_task[f"{name} after a failed list"] = functools.partial(self._list_again, name)
+        return function_by_task
 
     async def relist(self) -> None:
         """List all kinds again: a new leader must not decide on a follower's caches.
 
         A kind that cannot be listed is not known until it can; the others are.
         """
-        await asyncio.gather(*(self._refresh(name, each.relist) for name, each in self._listed.items()))
+        await asyncio.gather(*(self._refresh(name, reflector.relist) for name, reflector in self._listed.items()))
 
     async def resume(self) -> None:
         """Open the watches again for a leader that regained its Lease; list what has no watch."""
-        await asyncio.gather(*(self._refresh(name, each.resume) for name, each in self._listed.items()))
+        await asyncio.gather(*(self._refresh(name, reflector.resume) for name, reflector in self._listed.items()))
 
     async def _refresh(self, name: str, refresh: Callable[[], Awaitable[None]]) -> None:
         try:

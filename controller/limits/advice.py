@@ -52,8 +52,8 @@ def waiting(pod: Wire) -> Waiting | None:
         return None
     meta, spec = pod["metadata"], pod.get("spec") or {}
     wants: set[tuple[str, int]] = set()
-    for each in _containers(spec):
-        wants.update(_numbers(each))
+    for container in _containers(spec):
+        wants.update(_numbers(container))
     if not wants:
         return None
     return Waiting(meta["namespace"], meta["name"], meta["uid"], tuple(sorted(wants)), _instance_types(spec))
@@ -77,14 +77,14 @@ def served(offers: Iterable[NodeSizes]) -> dict[str, dict[str, frozenset[int]]]:
 
     A type whose nodes publish no connected sets has no numbers.
     """
-    found: dict[str, dict[str, set[int]]] = {}
+    numbers_by_type: dict[str, dict[str, set[int]]] = {}
     for offer in offers:
-        of_type = found.setdefault(offer.instance_type, {kind: set() for kind in _ATTRIBUTES.values()})
+        of_type = numbers_by_type.setdefault(offer.instance_type, {kind: set() for kind in _ATTRIBUTES.values()})
         for kind, number in offer.numbers:
             of_type[kind].add(number)
-    found.pop("", None)
+    numbers_by_type.pop("", None)
     served = {}
-    for name, of_type in found.items():
+    for name, of_type in numbers_by_type.items():
         served[name] = {kind: frozenset(numbers) for kind, numbers in of_type.items()}
     return served
 
@@ -101,7 +101,7 @@ def advice(pod: Waiting, fleet: Served) -> str:
             types.append(name)
     for kind, number in pod.wants:
         numbers = {name: _numbers_of(name, kind, fleet) for name in types}
-        if types and not any(number in each for each in numbers.values()):
+        if types and not any(number in served_numbers for served_numbers in numbers.values()):
             return _message(kind, number, numbers)
     return ""
 
@@ -137,9 +137,9 @@ def _numbers(container: Wire) -> Iterable[tuple[str, int]]:
     """Yield the kinds and numbers that a container requests by the names of DeviceClasses."""
     resources = container.get("resources") or {}
     for name in {**(resources.get("requests") or {}), **(resources.get("limits") or {})}:
-        found = _RESOURCE.fullmatch(name)
-        if found is not None:
-            yield (sizes.DEVICE if found[1] == "connected" else sizes.CORE), int(found[2])
+        match = _RESOURCE.fullmatch(name)
+        if match is not None:
+            yield (sizes.DEVICE if match[1] == "connected" else sizes.CORE), int(match[2])
 
 
 def _instance_types(spec: Wire) -> tuple[str, ...]:
@@ -158,7 +158,7 @@ def _instance_types(spec: Wire) -> tuple[str, ...]:
 
 def _types_of_term(term: Wire) -> list[str]:
     """Return the instance types that a node selector term requires, empty if it requires none."""
-    for each in term.get("matchExpressions") or ():
-        if each.get("key") in INSTANCE_TYPE and each.get("operator") == "In":
-            return [str(value) for value in each.get("values") or ()]
+    for requirement in term.get("matchExpressions") or ():
+        if requirement.get("key") in INSTANCE_TYPE and requirement.get("operator") == "In":
+            return [str(value) for value in requirement.get("values") or ()]
     return []

@@ -59,8 +59,8 @@ def pending(pod: Wire) -> Pending | None:
     if meta.get("deletionTimestamp") or spec.get("schedulingGates"):
         return None
     requested = _requested(spec)
-    found = condition(pod.get("status") or {}, "PodScheduled")
-    parts = (found.get("status"), found.get("reason"), found.get("message"), found.get("lastTransitionTime"))
+    pod_scheduled = condition(pod.get("status") or {}, "PodScheduled")
+    parts = tuple(pod_scheduled.get(key) for key in ("status", "reason", "message", "lastTransitionTime"))
     return Pending(
         namespace=str(meta.get("namespace")),
         name=str(meta["name"]),
@@ -68,7 +68,7 @@ def pending(pod: Wire) -> Pending | None:
         scheduler=str(spec.get("schedulerName") or DEFAULT_SCHEDULER),
         old=tuple(name for name in sizes.KINDS if name in requested),
         is_ours=any(name in sizes.KINDS or name.endswith(".neuron.aws.com") for name in requested),
-        condition=f"{hash(parts):x}" if found else "",  # thousands of messages would be large
+        condition=f"{hash(parts):x}" if pod_scheduled else "",  # thousands of messages would be large
         is_refused=bool(scheduling_refusal(pod)),
     )
 
@@ -76,11 +76,11 @@ def pending(pod: Wire) -> Pending | None:
 def _requested(spec: Wire) -> set[str]:
     """Return the names of the resources of which containers request any."""
     containers = [*(spec.get("initContainers") or ()), *(spec.get("containers") or ())]
-    resources = [each.get("resources") or {} for each in containers]
-    amounts = []
-    for each in resources:
-        amounts.append({**(each.get("requests") or {}), **(each.get("limits") or {})})
-    return {name for each in amounts for name, amount in each.items() if str(amount) != "0"}
+    resources = [container.get("resources") or {} for container in containers]
+    amounts_by_container = []
+    for requirements in resources:
+        amounts_by_container.append({**(requirements.get("requests") or {}), **(requirements.get("limits") or {})})
+    return {name for amounts in amounts_by_container for name, amount in amounts.items() if str(amount) != "0"}
 
 
 def has_device_plugin(node: Wire) -> bool:
@@ -109,8 +109,8 @@ class Observed:
             if uid not in by_uid:
                 self.signs[before.scheduler] = now
         for uid, pod in by_uid.items():
-            known = self.last.get(uid)
-            if pod.condition and (known is None or known.condition != pod.condition):
+            last_seen = self.last.get(uid)
+            if pod.condition and (last_seen is None or last_seen.condition != pod.condition):
                 self.signs[pod.scheduler] = now
         # Other signs are older than the next pod of their scheduler, and tenants choose its name.
         named = {pod.scheduler for pod in by_uid.values()}
@@ -126,11 +126,11 @@ class Observed:
 
     def due(self, now: float, old_s: float, scheduler_s: float, *, has_plugin: bool | None) -> list[Remark]:
         """Return what to say at time `now`; `has_plugin` is whether a node serves the old names, None if unknown."""
-        found = []
+        remarks = []
         for at, remark in self._all(old_s, scheduler_s, has_plugin=has_plugin):
             if at <= now:
-                found.append(remark)
-        return found
+                remarks.append(remark)
+        return remarks
 
     def next_at(self, now: float, old_s: float, scheduler_s: float, *, has_plugin: bool | None) -> float | None:
         """Return when there is something new to say, if nothing changes."""

@@ -103,8 +103,8 @@ class LimitsWatcher:
     def ready(self) -> str:
         """Return why the watcher is not ready, empty if it is."""
         missing = []
-        for name, each in (("pods", self.pods), ("slices", self.slices)):
-            if not each.synced.is_set():
+        for name, reflector in (("pods", self.pods), ("slices", self.slices)):
+            if not reflector.synced.is_set():
                 missing.append(name)
         if missing:
             return f"not listed yet: {', '.join(missing)}"
@@ -115,8 +115,8 @@ class LimitsWatcher:
         async with self._client as client, asyncio.TaskGroup() as group:
             events = EventRecorder(client, self._settings.identity, NAME)
             tasks = []
-            for each in (self.pods, self.slices, self.nodes):
-                tasks.append(group.create_task(each.run()))
+            for reflector in (self.pods, self.slices, self.nodes):
+                tasks.append(group.create_task(reflector.run()))
             tasks.append(group.create_task(self._explain(events), name="explain"))
             tasks.append(group.create_task(events.run(), name="events"))
             servers = []
