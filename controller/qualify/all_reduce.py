@@ -60,14 +60,14 @@ def connected(host: str, port: int, wait_s: float) -> socket.socket:
     until = time.monotonic() + wait_s
     while True:
         try:
-            found = socket.create_connection((host, port), timeout=SILENT_S)
+            connection = socket.create_connection((host, port), timeout=SILENT_S)
         except OSError:
             if time.monotonic() > until:
                 raise
             time.sleep(0.2)
             continue
-        found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return found
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return connection
 
 
 class Ring:
@@ -92,18 +92,18 @@ class Ring:
 
     def _at_rank_0(self, listening: socket.socket) -> list[tuple[str, int]]:
         """Gather the addresses of all ranks, and tell them. Raises OSError."""
-        own = listening.getsockname()[1]
-        found: dict[int, tuple[str, int]] = {}
+        own_port = listening.getsockname()[1]
+        address_by_rank: dict[int, tuple[str, int]] = {}
         peers: list[socket.socket] = []
-        mine = "127.0.0.1"
-        while len(found) < self.world - 1:
+        own_host = "127.0.0.1"
+        while len(address_by_rank) < self.world - 1:
             peer, address = listening.accept()
             peer.settimeout(SILENT_S)
-            said = json.loads(receive(peer))
-            found[int(said["rank"])] = address[0], int(said["port"])
-            mine = peer.getsockname()[0]
+            greeting = json.loads(receive(peer))
+            address_by_rank[int(greeting["rank"])] = address[0], int(greeting["port"])
+            own_host = peer.getsockname()[0]
             peers.append(peer)
-        table = [(mine, own), *(found[number] for number in range(1, self.world))]
+        table = [(own_host, own_port), *(address_by_rank[number] for number in range(1, self.world))]
         for peer in peers:
             send(peer, json.dumps(table).encode())
             peer.close()
@@ -116,13 +116,13 @@ class Ring:
             send(peer, json.dumps({"rank": self.rank, "port": listening.getsockname()[1]}).encode())
             return [(str(host), int(number)) for host, number in json.loads(receive(peer))]
 
-    def around(self, data: bytes) -> list[bytes]:
+    def around(self, message: bytes) -> list[bytes]:
         """Give every rank the own message; return those of all ranks before this one, the nearest first."""
-        found: list[bytes] = []
+        messages: list[bytes] = []
         for _ in range(self.world - 1):
-            data = self._exchanged(data)
-            found.append(data)
-        return found
+            message = self._exchanged(message)
+            messages.append(message)
+        return messages
 
     def _exchanged(self, data: bytes) -> bytes:
         """Send a message to the next rank while one of the rank before it arrives."""
@@ -147,7 +147,7 @@ def measured(
     ring: Ring, block: int = BLOCK, rounds: int = ROUNDS, small_rounds: int = SMALL_ROUNDS
 ) -> dict[str, float]:
     """Return the figures. Raises OSError, ValueError if the sum of all ranks is wrong."""
-    numbers = [int.from_bytes(each, "big") for each in ring.around(ring.rank.to_bytes(8, "big"))]
+    numbers = [int.from_bytes(message, "big") for message in ring.around(ring.rank.to_bytes(8, "big"))]
     if sum(numbers) + ring.rank != ring.world * (ring.world - 1) // 2:
         raise ValueError(f"the sum of all ranks is wrong: {numbers}")
     delays: list[float] = []

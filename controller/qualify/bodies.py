@@ -27,10 +27,11 @@ def name_of_test(target: Target) -> str:
     return f"{target.qualification[:40].rstrip('-.')}-{digest[:10]}"
 
 
-def workload(asked: Qualification, target: Target, instance_type: str) -> dict[str, Any]:
+def workload(qualification: Qualification, target: Target, instance_type: str) -> dict[str, Any]:
     """Return the workload of a test, owned by the qualification."""
     name = name_of_test(target)
-    owner = {"apiVersion": API_VERSION, "kind": KIND, "name": asked.name, "uid": asked.uid, "controller": True}
+    name, uid = qualification.name, qualification.uid
+    owner = {"apiVersion": API_VERSION, "kind": KIND, "name": name, "uid": uid, "controller": True}
     return {
         "apiVersion": API_VERSION,
         "kind": "NeuronUltraServerWorkload",
@@ -43,7 +44,7 @@ def workload(asked: Qualification, target: Target, instance_type: str) -> dict[s
         },
         "spec": {
             "instanceType": instance_type,
-            "topologySize": asked.size,
+            "topologySize": qualification.size,
             "serverCount": 1,
             "resourceClaimTemplate": {"name": name},
         },
@@ -55,51 +56,51 @@ def pod_names(test: Workload) -> list[str]:
     return [f"{test.name}-{number}" for number in range(test.size)]
 
 
-def pod(test: GroupTest, asked: Qualification, name: str) -> dict[str, Any]:
+def pod(test: GroupTest, qualification: Qualification, name: str) -> dict[str, Any]:
     """Return a pod of a test. It has no token, and keeps to the baseline of pod security."""
-    made, given = test.workload, asked.pod
-    claims = [{"name": "neuron", "resourceClaimTemplateName": made.template_name}]
-    for number, template in enumerate(given.get("resourceClaimTemplates") or ()):
+    workload, pod_fields = test.workload, qualification.pod
+    claims = [{"name": "neuron", "resourceClaimTemplateName": workload.template_name}]
+    for number, template in enumerate(pod_fields.get("resourceClaimTemplates") or ()):
         claims.append({"name": f"more-{number}", "resourceClaimTemplateName": str(template)})
     container: dict[str, Any] = {
         "name": "test",
-        "image": asked.image,
+        "image": qualification.image,
         "resources": {"claims": [{"name": claim["name"]} for claim in claims]},
         "securityContext": {
             "allowPrivilegeEscalation": False,
-            "capabilities": {"drop": ["ALL"], "add": [*(given.get("capabilities") or ())]},
+            "capabilities": {"drop": ["ALL"], "add": [*(pod_fields.get("capabilities") or ())]},
         },
     }
     for field in ("command", "args", "env"):
-        if given.get(field):
-            container[field] = given[field]
+        if pod_fields.get(field):
+            container[field] = pod_fields[field]
     spec: dict[str, Any] = {
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": GRACE_S,
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
-        "tolerations": [*(given.get("tolerations") or TOLERATED)],
+        "tolerations": [*(pod_fields.get("tolerations") or TOLERATED)],
         "containers": [container],
         "resourceClaims": claims,
     }
-    if given.get("imagePullSecrets"):
-        spec["imagePullSecrets"] = given["imagePullSecrets"]
+    if pod_fields.get("imagePullSecrets"):
+        spec["imagePullSecrets"] = pod_fields["imagePullSecrets"]
     return {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {
             "name": name,
             "namespace": NAMESPACE,
-            "labels": {**objects.MANAGED, OF_TEST: made.name},
-            "ownerReferences": [objects.owner_of(made)],
+            "labels": {**objects.MANAGED, OF_TEST: workload.name},
+            "ownerReferences": [objects.owner_of(workload)],
         },
         "spec": spec,
     }
 
 
 def status(
-    asked: Qualification,
+    qualification: Qualification,
     surveyed: ResultSurvey,
     testing: int,
     resting: tuple[str, str],
@@ -122,8 +123,10 @@ def status(
         "failed": counts.failed,
         "unqualified": counts.unqualified,
         "testing": testing,
-        "observedGeneration": asked.generation,
-        "conditions": [objects.new_condition(asked.status, "Ready", value, reason, message, now, asked.generation)],
+        "observedGeneration": qualification.generation,
+        "conditions": [
+            objects.new_condition(qualification.status, "Ready", value, reason, message, now, qualification.generation)
+        ],
     }
 
 

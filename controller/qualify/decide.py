@@ -115,9 +115,9 @@ class QualifyView:
     now: datetime.datetime
     unseen: str = ""
 
-    def tests_of(self, asked: Qualification) -> list[GroupTest]:
+    def tests_of(self, qualification: Qualification) -> list[GroupTest]:
         """Return the tests in progress of a qualification."""
-        return [test for test in self.tests if test.target.uid == asked.uid]
+        return [test for test in self.tests if test.target.uid == qualification.uid]
 
 
 @dataclass(slots=True)
@@ -130,80 +130,85 @@ class QualifyDecision:
 
 def decide(view: QualifyView) -> QualifyDecision:
     """Return what to write. An error about one test or one qualification leaves that alone, and all others go on."""
-    found = QualifyDecision()
-    written: set[str] = set()  # UltraServers
+    decision = QualifyDecision()
+    written_ultraservers: set[str] = set()
     for test in view.tests:
         try:
             writes = _of_test(view, test)
         except Exception as err:
-            found.errors[f"test {test.workload.name}"] = err
+            decision.errors[f"test {test.workload.name}"] = err
             continue
         for write in writes:
             if isinstance(write, StoreResults):
-                if write.ultraserver in written:
+                if write.ultraserver in written_ultraservers:
                     continue
-                written.add(write.ultraserver)
-            found.writes.append(write)
-    given = {name for test in view.tests for name in _wanted_nodes(view, test)}
-    left = view.may_begin
-    for asked in view.asked.values():
+                written_ultraservers.add(write.ultraserver)
+            decision.writes.append(write)
+    nodes_of_tests = {name for test in view.tests for name in _wanted_nodes(view, test)}
+    may_begin = view.may_begin
+    for qualification in view.asked.values():
         try:
-            writes, begun = _of_qualification(view, asked, written, given, left)
+            writes, begun = _of_qualification(view, qualification, written_ultraservers, nodes_of_tests, may_begin)
         except Exception as err:
-            found.errors[f"qualification {asked.name}"] = err
+            decision.errors[f"qualification {qualification.name}"] = err
             continue
-        left -= begun
-        found.writes += writes
-    return found
+        may_begin -= begun
+        decision.writes += writes
+    return decision
 
 
 def _of_qualification(
-    view: QualifyView, asked: Qualification, written: set[str], given: set[str], most: int
+    view: QualifyView, qualification: Qualification, written_ultraservers: set[str], nodes_of_tests: set[str], most: int
 ) -> tuple[list[Write], int]:
     """Return the writes for a qualification, and how many tests of it begin, at most `most`."""
-    writes = _withdrawals(view, asked, written)
-    begun = _starts(view, asked, given, most)
-    return [*writes, *begun, *bodies_of_status(view, asked, len(begun))], len(begun)
+    writes = _withdrawals(view, qualification, written_ultraservers)
+    begun = _starts(view, qualification, nodes_of_tests, most)
+    return [*writes, *begun, *bodies_of_status(view, qualification, len(begun))], len(begun)
 
 
 def _of_test(view: QualifyView, test: GroupTest) -> list[Write]:
     """Return the writes for a test in progress."""
     if test.stopping:
         return [DeletePod(pod) for pod in test.pods if not pod.deleting]
-    asked = view.asked.get(test.target.qualification)
-    is_current = asked is not None and (asked.uid, asked.generation) == (test.target.uid, test.target.generation)
-    if asked is None or not is_current or asked.deleting or asked.suspended or asked.problem:
-        return [StopTest(test, "the qualification has changed or is gone")]
+    qualification = view.asked.get(test.target.qualification)
+    stop = StopTest(test, "the qualification has changed or is gone")
+    tested = (test.target.uid, test.target.generation)
+    if qualification is None or (qualification.uid, qualification.generation) != tested:
+        return [stop]
+    if qualification.deleting or qualification.suspended or qualification.problem:
+        return [stop]
     group = view.index.group_by_name.get(test.target.ultraserver)
-    if group is not None and any(each.test == test.workload.uid for each in group.results):
+    if group is not None and any(result.test == test.workload.uid for result in group.results):
         return [StopTest(test, "it has ended")]
     if test.workload.uid in view.yields.tests:
         return [StopTest(test, f"{view.yields.tests[test.workload.uid]} waits for nodes")]
     # Whatever its pods do, and whatever the API server answers about them.
-    longest = datetime.timedelta(seconds=view.timing.reserve_s + view.timing.start_s) + asked.timeout
+    longest = datetime.timedelta(seconds=view.timing.reserve_s + view.timing.start_s) + qualification.timeout
     if view.now >= test.workload.created + longest:
         return [StopTest(test, f"it did not end within {longest.total_seconds():g} s", again=True)]
     if view.unseen:
         return []
-    held = view.index.held(test.workload.uid)
-    if test.workload.state != State.ALLOCATED or len(held) != 1 or group is None:
-        return _not_allocated(view, test, held)
-    return _running(view, test, asked, group, held[0])
+    reservations = view.index.held(test.workload.uid)
+    if test.workload.state != State.ALLOCATED or len(reservations) != 1 or group is None:
+        return _not_allocated(view, test, reservations)
+    return _running(view, test, qualification, group, reservations[0])
 
 
-def _not_allocated(view: QualifyView, test: GroupTest, held: Sequence[Reservation]) -> list[Write]:
+def _not_allocated(view: QualifyView, test: GroupTest, reservations: Sequence[Reservation]) -> list[Write]:
     """Stop a test that has no nodes: another workload took them, or they have faults now."""
     if test.pods:
         return [StopTest(test, "it has lost its nodes", again=True)]
     late = test.workload.created + datetime.timedelta(seconds=view.timing.reserve_s)
     if view.now >= late:
-        return [StopTest(test, "its nodes are not free" if not held else "its nodes do not answer", again=True)]
+        return [StopTest(test, "its nodes are not free" if not reservations else "its nodes do not answer", again=True)]
     return []
 
 
-def _running(view: QualifyView, test: GroupTest, asked: Qualification, group: Group, held: Reservation) -> list[Write]:
+def _running(
+    view: QualifyView, test: GroupTest, qualification: Qualification, group: Group, reservation: Reservation
+) -> list[Write]:
     """Return the writes for a test that has its nodes."""
-    workload, nodes = test.workload, held.allocation.nodes
+    workload, nodes = test.workload, reservation.allocation.nodes
     others = frozenset(group.node_names) - {*nodes}
     if not placement.slots((group,), others, workload.instance_type, workload.size):
         return [StopTest(test, f"nodes have other faults now: {shortened(nodes)}", again=True)]
@@ -213,36 +218,36 @@ def _running(view: QualifyView, test: GroupTest, asked: Qualification, group: Gr
         is_late = view.now >= oldest + datetime.timedelta(seconds=view.timing.again_s)
         if workload.uid in view.complete or is_late:
             return [StopTest(test, f"pods were deleted: {shortened(missing)}", again=True)]
-        return [StartPods(test, tuple(bodies.pod(test, asked, name) for name in missing))]
-    surveyed = view.surveys.get(asked.name, ResultSurvey())
+        return [StartPods(test, tuple(bodies.pod(test, qualification, name) for name in missing))]
+    surveyed = view.surveys.get(qualification.name, ResultSurvey())
     ended = all(pod.exit_code is not None for pod in test.pods)
     medians = surveyed.medians(workload.instance_type, group.name) if ended else {}
-    judged = judge(test.pods, asked, medians, view.now, view.timing)
+    judged = judge(test.pods, qualification, medians, view.now, view.timing)
     if judged is None:
         return []
     if judged.outcome is GroupVerdict.NONE:
         return [StopTest(test, judged.message, again=True)]
-    return [_store(view, test, asked, held, judged, surveyed)]
+    return [_store(view, test, qualification, reservation, judged, surveyed)]
 
 
 def _store(
     view: QualifyView,
     test: GroupTest,
-    asked: Qualification,
-    held: Reservation,
+    qualification: Qualification,
+    reservation: Reservation,
     judged: Judgement,
     surveyed: ResultSurvey,
 ) -> StoreResults:
     """Return the write of a verdict."""
-    stored = view.index.ultraserver_by_name[held.ultraserver]
+    stored = view.index.ultraserver_by_name[reservation.ultraserver]
     passed = judged.outcome is GroupVerdict.PASSED
     moment = view.now.replace(microsecond=0)
     new = GroupResult(
-        qualification=asked.name,
-        qualification_uid=asked.uid,
-        generation=asked.generation,
-        nodes=held.allocation.nodes,
-        node_uids=held.allocation.node_uids,
+        qualification=qualification.name,
+        qualification_uid=qualification.uid,
+        generation=qualification.generation,
+        nodes=reservation.allocation.nodes,
+        node_uids=reservation.allocation.node_uids,
         passed=passed,
         failures=0,
         tested_at=moment,
@@ -251,49 +256,49 @@ def _store(
         test=test.workload.uid,
         figures=judged.figures,
     )
-    storm = "exempt" if stored.name in asked.exempt else survey.storm_with(surveyed, stored.name, new)
+    storm = "exempt" if stored.name in qualification.exempt else survey.storm_with(surveyed, stored.name, new)
     uids = {node.name: node.uid for node in _nodes(view, stored.spec)}
-    results = survey.with_result(stored.results, new, asked, storm, uids)
+    results = survey.with_result(stored.results, new, qualification, storm, uids)
     return StoreResults(stored.name, stored.version, results, test, judged)
 
 
 def _nodes(view: QualifyView, spec: Mapping[str, Any]) -> list[Any]:
     names = (str(entry.get("nodeName")) for entry in spec.get("topology") or ())
-    found = (view.index.node_by_name.get(name) for name in names)
-    return [node for node in found if node is not None]
+    nodes = (view.index.node_by_name.get(name) for name in names)
+    return [node for node in nodes if node is not None]
 
 
-def _withdrawals(view: QualifyView, asked: Qualification, written: set[str]) -> list[Write]:
+def _withdrawals(view: QualifyView, qualification: Qualification, written_ultraservers: set[str]) -> list[Write]:
     """Return the writes that take back faults: those that a storm raised, and those of exempt UltraServers."""
     writes: list[Write] = []
-    surveyed = view.surveys.get(asked.name, ResultSurvey())
-    for name, results in survey.withdrawn(asked, surveyed, view.index.ultraserver_by_name).items():
-        if name not in written:
-            written.add(name)
+    surveyed = view.surveys.get(qualification.name, ResultSurvey())
+    for name, results in survey.withdrawn(qualification, surveyed, view.index.ultraserver_by_name).items():
+        if name not in written_ultraservers:
+            written_ultraservers.add(name)
             writes.append(StoreResults(name, view.index.ultraserver_by_name[name].version, results))
     return writes
 
 
-def sources(asked: Iterable[Qualification]) -> set[Source]:
+def sources(qualifications: Iterable[Qualification]) -> set[Source]:
     """Return the sources of results that count for these qualifications."""
-    return {(each.name, uid) for each in asked for uid in (each.uid, "")}
+    return {(qualification.name, uid) for qualification in qualifications for uid in (qualification.uid, "")}
 
 
 def forgotten(index: FleetIndex, kept: Collection[Source]) -> Iterator[StoreResults]:
     """Yield the writes that remove the results of all other qualifications."""
     for source, ultraservers in index.results_of.items():
-        for each in () if source in kept else map(index.ultraserver_by_name.__getitem__, ultraservers):
-            if not each.deleting:
-                left = tuple(result for result in each.results if result.source in kept)
-                yield StoreResults(each.name, each.version, left)
+        for ultraserver in () if source in kept else map(index.ultraserver_by_name.__getitem__, ultraservers):
+            if not ultraserver.deleting:
+                kept_results = tuple(result for result in ultraserver.results if result.source in kept)
+                yield StoreResults(ultraserver.name, ultraserver.version, kept_results)
 
 
-def resting(view: QualifyView, asked: Qualification) -> tuple[str, str]:
+def resting(view: QualifyView, qualification: Qualification) -> tuple[str, str]:
     """Return why a qualification begins no tests, as a reason and a message; empty if it may."""
-    surveyed = view.surveys.get(asked.name)
-    if asked.problem:
-        return "InvalidSpec", asked.problem
-    if asked.suspended:
+    surveyed = view.surveys.get(qualification.name)
+    if qualification.problem:
+        return "InvalidSpec", qualification.problem
+    if qualification.suspended:
         return "Suspended", "spec.suspend is true"
     if view.unseen:
         return "PodsUnreadable", view.unseen
@@ -302,34 +307,35 @@ def resting(view: QualifyView, asked: Qualification) -> tuple[str, str]:
             f"{surveyed.storm}, which is no fault of single nodes: nothing is tested, and no node is kept from "
             "workloads because of it, until the spec changes (image, thresholds, or attempt)"
         )
-    found = outage.judge(
+    fleet_outage = outage.judge(
         view.index.countable,
         view.index.away,
         at_least=view.limits.outage_nodes,
         percent=view.limits.outage_percent,
     )
-    return ("Outage", "no test begins while so many nodes are unavailable") if found is not None else ("", "")
+    return ("Outage", "no test begins while so many nodes are unavailable") if fleet_outage is not None else ("", "")
 
 
-def _starts(view: QualifyView, asked: Qualification, given: set[str], most: int) -> list[StartTest]:
+def _starts(view: QualifyView, qualification: Qualification, nodes_of_tests: set[str], most: int) -> list[StartTest]:
     """Return the tests of a qualification that begin now, at most `most`.
 
-    `given`: the nodes that tests have, to which theirs come.
+    `nodes_of_tests`: the nodes that tests have. The nodes of the tests that begin are added to it.
     """
-    reason, _ = resting(view, asked)
-    mine = view.tests_of(asked)
-    if reason or asked.deleting or asked.name not in view.surveys:
+    reason, _ = resting(view, qualification)
+    own_tests = view.tests_of(qualification)
+    if reason or qualification.deleting or qualification.name not in view.surveys:
         return []
     begun: list[StartTest] = []
-    for slot, instance_type in view.due.get(asked.name, ()):
-        if len(begun) >= most or len(mine) + len(begun) >= asked.most:
+    for slot, instance_type in view.due.get(qualification.name, ()):
+        if len(begun) >= most or len(own_tests) + len(begun) >= qualification.most:
             break
-        target = Target(asked.name, asked.uid, asked.generation, slot.ultraserver, slot.first_id)
-        is_free = given.isdisjoint(slot.nodes) and not any(map(view.index.is_taken, slot.nodes))
+        name, uid, generation = qualification.name, qualification.uid, qualification.generation
+        target = Target(name, uid, generation, slot.ultraserver, slot.first_id)
+        is_free = nodes_of_tests.isdisjoint(slot.nodes) and not any(map(view.index.is_taken, slot.nodes))
         if not is_free or instance_type in view.yields.pausing or view.waits.get(target.group, view.now) > view.now:
             continue
-        given |= {*slot.nodes}
-        begun.append(StartTest(bodies.workload(asked, target, instance_type)))
+        nodes_of_tests |= {*slot.nodes}
+        begun.append(StartTest(bodies.workload(qualification, target, instance_type)))
     return begun
 
 
@@ -342,14 +348,15 @@ def _wanted_nodes(view: QualifyView, test: GroupTest) -> list[str]:
     return [str(entry["nodeName"]) for entry in group.topology if first <= int(entry["nodeId"]) < first + size]
 
 
-def bodies_of_status(view: QualifyView, asked: Qualification, begun: int) -> list[WriteQualification]:
+def bodies_of_status(view: QualifyView, qualification: Qualification, begun: int) -> list[WriteQualification]:
     """Return the write of a qualification's status, if that changes."""
-    surveyed = view.surveys.get(asked.name)
-    if surveyed is None or asked.deleting or asked.unread:
+    surveyed = view.surveys.get(qualification.name)
+    if surveyed is None or qualification.deleting or qualification.unread:
         return []
-    testing = len([test for test in view.tests_of(asked) if not test.stopping]) + begun
-    status = bodies.status(asked, surveyed, testing, resting(view, asked), view.refusals.get(asked.uid, ""), view.now)
-    if status == dict(asked.status):
+    testing = len([test for test in view.tests_of(qualification) if not test.stopping]) + begun
+    refusal = view.refusals.get(qualification.uid, "")
+    status = bodies.status(qualification, surveyed, testing, resting(view, qualification), refusal, view.now)
+    if status == dict(qualification.status):
         return []
-    before = asked.status.get("conditions")
-    return [WriteQualification(asked, status, soon=status["conditions"] != before)]
+    before = qualification.status.get("conditions")
+    return [WriteQualification(qualification, status, soon=status["conditions"] != before)]

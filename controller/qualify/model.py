@@ -100,10 +100,10 @@ def qualification(item: Wire) -> Qualification:
             return default
 
     period = duration("period", 24 * HOUR)
-    thresholds = tuple(_threshold(each) for each in _mappings(spec.get("thresholds")))
-    for each in thresholds:
-        if each.at_least is None and each.at_most is None:
-            problems.append(f"threshold {each.name}: write atLeast or atMost; percentOfMedian alone has no floor")
+    thresholds = tuple(_threshold(threshold) for threshold in _mappings(spec.get("thresholds")))
+    for threshold in thresholds:
+        if threshold.at_least is None and threshold.at_most is None:
+            problems.append(f"threshold {threshold.name}: write atLeast or atMost; percentOfMedian alone has no floor")
     # No field of the spec: what the tests are does not change, so nothing is tested again.
     exempt = str((meta.get("annotations") or {}).get(EXEMPT) or "")
     size, most = _whole(spec.get("topologySize"), 4), _whole(spec.get("maxGroups"), 1)
@@ -114,7 +114,7 @@ def qualification(item: Wire) -> Qualification:
         problems.append("spec.image is empty")
     if period <= datetime.timedelta():
         problems.append("spec.period is 0")
-    types = tuple(str(each) for each in spec.get("instanceTypes") or ())
+    types = tuple(str(instance_type) for instance_type in spec.get("instanceTypes") or ())
     passed_on = {name: spec[name] for name in PASSED_ON if spec.get(name)}
     return Qualification(
         name=meta["name"],
@@ -156,7 +156,7 @@ PASSED_ON: Final = (
 
 
 def _mappings(value: Any) -> list[Wire]:
-    return [each for each in value if isinstance(each, Mapping)] if isinstance(value, list) else []
+    return [element for element in value if isinstance(element, Mapping)] if isinstance(value, list) else []
 
 
 def _whole(value: Any, default: int) -> int:
@@ -197,7 +197,7 @@ class PodOfTest:
 def pod_of_test(item: Wire) -> PodOfTest:
     """Return a pod of the namespace of tests."""
     meta, status = item["metadata"], item.get("status") or {}
-    states = [(each.get("state") or {}) for each in status.get("containerStatuses") or []]
+    states = [(container_status.get("state") or {}) for container_status in status.get("containerStatuses") or []]
     state = states[0] if states else {}
     ended, waiting, running = (state.get(kind) or {} for kind in ("terminated", "waiting", "running"))
     exit_code = ended.get("exitCode") if ended else None
@@ -240,10 +240,10 @@ def _lost(status: Wire, ended: Wire, waiting: Wire) -> str:
 
 def _time(text: Any) -> datetime.datetime | None:
     try:
-        found = datetime.datetime.fromisoformat(str(text).replace("Z", "+00:00"))
+        moment = datetime.datetime.fromisoformat(str(text).replace("Z", "+00:00"))
     except ValueError:
         return None
-    return found.astimezone(datetime.UTC) if found.tzinfo is not None and 2000 <= found.year < 2200 else None
+    return moment.astimezone(datetime.UTC) if moment.tzinfo is not None and 2000 <= moment.year < 2200 else None
 
 
 @dataclass(frozen=True, slots=True)

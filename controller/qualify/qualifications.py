@@ -73,10 +73,12 @@ class _Surveyed:
     def due_beside(self, pausing: frozenset[str]) -> Mapping[str, Sequence[tuple[Slot, str]]]:
         """Return the groups that are due, without those of some instance types."""
         if pausing not in self.beside:
-            kept: dict[str, Sequence[tuple[Slot, str]]] = {}
+            due_by_name: dict[str, Sequence[tuple[Slot, str]]] = {}
             for name, due in self.due.items():
-                kept[name] = [each for each in due if each[1] not in pausing]
-            self.beside[pausing] = kept
+                due_by_name[name] = [
+                    (slot, instance_type) for slot, instance_type in due if instance_type not in pausing
+                ]
+            self.beside[pausing] = due_by_name
         return self.beside[pausing]
 
 
@@ -144,9 +146,9 @@ class Qualifications:
             return None
         term = await self._watched.begin(self)
         self._now = now
-        asked = self._watches.qualifications()
-        self._forget_others({each.uid for each in asked.values()})
-        if not asked and not index.tests:
+        qualifications = self._watches.qualifications()
+        self._forget_others({qualification.uid for qualification in qualifications.values()})
+        if not qualifications and not index.tests:
             self._metrics.qualified(())
             kept = await self._kept_results(index, {})
             rest = any(True for _ in forgotten(index, kept))
@@ -155,14 +157,14 @@ class Qualifications:
         self._watches.watch_pods()
         if not (self._watches.sees_pods or self._watches.pods_problem):
             return now + datetime.timedelta(seconds=self._timing.look_s)
-        view = self._view(index, asked, now)
+        view = self._view(index, qualifications, now)
         decision = decide(view)
         self._errors.report(decision.errors)
         writes = decision.writes
         if view.surveys:
-            written = {_key(each) for each in writes}
-            kept = await self._kept_results(index, asked)
-            writes += [each for each in self._forgotten(index, kept, now) if _key(each) not in written]
+            written = {_key(write) for write in writes}
+            kept = await self._kept_results(index, qualifications)
+            writes += [write for write in self._forgotten(index, kept, now) if _key(write) not in written]
         self._place(writes, now, term)
         self._complete = {test.workload.uid for test in view.tests if self._is_complete(test)}
         return self._again(view, now)
@@ -172,11 +174,11 @@ class Qualifications:
         self._said = {uid: said for uid, said in self._said.items() if uid in uids}
         self._refusals = {uid: why for uid, why in self._refusals.items() if uid in uids}
 
-    async def _kept_results(self, index: FleetIndex, asked: Mapping[str, Qualification]) -> Collection[Source]:
+    async def _kept_results(self, index: FleetIndex, qualifications: Mapping[str, Qualification]) -> Collection[Source]:
         """Return the qualifications whose results stay: these, and those of which it is not certain that they are gone,
         or that another one has their name. They are read again.
         """
-        kept = sources(asked.values())
+        kept = sources(qualifications.values())
         if not self._watches.is_served:
             return {*kept, *index.results_of}
         for name, uid in index.results_of.keys() - kept:
@@ -195,15 +197,15 @@ class Qualifications:
 
     def _forgotten(self, index: FleetIndex, kept: Collection[Source], now: datetime.datetime) -> list[StoreResults]:
         """Return the writes that remove results: those that wait, and as many more as may be made now."""
-        found: dict[str, StoreResults] = {}
+        write_by_key: dict[str, StoreResults] = {}
         room = min(AT_ONCE, self._stores.room(now))
-        for each in forgotten(index, kept):
-            if _key(each) not in found and self._writes.is_due(_key(each), now):
+        for write in forgotten(index, kept):
+            if _key(write) not in write_by_key and self._writes.is_due(_key(write), now):
                 if not room:
                     break
                 room -= 1
-            found[_key(each)] = each
-        return [*found.values()]
+            write_by_key[_key(write)] = write
+        return [*write_by_key.values()]
 
     def _again(self, view: QualifyView, now: datetime.datetime) -> datetime.datetime:
         """Return when to look again: often while tests go on, else as often as a survey may be made."""
@@ -216,17 +218,18 @@ class Qualifications:
     def _is_complete(self, test: GroupTest) -> bool:
         return test.workload.uid in self._complete or len(test.pods) == test.workload.size
 
-    def _view(self, index: FleetIndex, asked: Mapping[str, Qualification], now: datetime.datetime) -> QualifyView:
+    def _view(
+        self, index: FleetIndex, qualifications: Mapping[str, Qualification], now: datetime.datetime
+    ) -> QualifyView:
         tests = self._tests(index)
         waiting = yielding.waiting(index, self._waiting().for_nodes)
         ending = yielding.yields(index, waiting, tests, now, self._limits)
-        surveyed = self._survey(index, asked, now)
-        self._waits = {
-            key: tries for key, tries in self._waits.items() if key[0] in {each.uid for each in asked.values()}
-        }
+        surveyed = self._survey(index, qualifications, now)
+        uids = {qualification.uid for qualification in qualifications.values()}
+        self._waits = {key: tries for key, tries in self._waits.items() if key[0] in uids}
         return QualifyView(
             index=index,
-            asked=asked,
+            asked=qualifications,
             tests=tests,
             surveys=surveyed.surveys,
             due=surveyed.due_beside(ending.pausing),
@@ -246,28 +249,30 @@ class Qualifications:
         by_owner: dict[ObjectIdentity | None, list[PodOfTest]] = {}
         for pod in self._watches.pods():
             by_owner.setdefault(pod.owner, []).append(pod)
-        found: list[GroupTest] = []
-        for workload in sorted(index.tests.values(), key=lambda each: each.name):
+        tests: list[GroupTest] = []
+        for workload in sorted(index.tests.values(), key=lambda workload: workload.name):
             if workload.target is not None:
-                pods = sorted(by_owner.get(workload.identity, ()), key=lambda each: each.name)
-                found.append(GroupTest(workload, workload.target, tuple(pods)))
-        return found
+                pods = sorted(by_owner.get(workload.identity, ()), key=lambda pod: pod.name)
+                tests.append(GroupTest(workload, workload.target, tuple(pods)))
+        return tests
 
-    def _survey(self, index: FleetIndex, asked: Mapping[str, Qualification], now: datetime.datetime) -> _Surveyed:
+    def _survey(
+        self, index: FleetIndex, qualifications: Mapping[str, Qualification], now: datetime.datetime
+    ) -> _Surveyed:
         """Return the last survey, or a new one if that is old."""
         have = self._surveyed
         period = datetime.timedelta(seconds=self._survey_s(index))
-        uids = {each.uid for each in asked.values()}
+        uids = {qualification.uid for qualification in qualifications.values()}
         if have is not None and have.uids == uids and have.at <= now < have.at + period:
             return have
-        wanted = self._waiting().wanted
+        wanted_groups = self._waiting().wanted
         surveys: dict[str, ResultSurvey] = {}
         due: dict[str, Sequence[tuple[Slot, str]]] = {}
-        for each in asked.values():
-            surveys[each.name] = survey.survey(index, each, now)
-            due[each.name] = survey.due(index, each, wanted, now)
+        for qualification in qualifications.values():
+            surveys[qualification.name] = survey.survey(index, qualification, now)
+            due[qualification.name] = survey.due(index, qualification, wanted_groups, now)
         self._surveyed = _Surveyed(now, index.version, uids, surveys, due)
-        self._metrics.qualified([_figures(name, each) for name, each in surveys.items()])
+        self._metrics.qualified([_figures(name, surveyed) for name, surveyed in surveys.items()])
         return self._surveyed
 
     def _place(self, writes: Sequence[Write], now: datetime.datetime, term: int) -> None:
@@ -393,8 +398,8 @@ def _figures(name: str, surveyed: ResultSurvey) -> QualificationFigures:
     counts = surveyed.counts
     groups = {"fresh": counts.fresh, "failed": counts.failed, "unqualified": counts.unqualified}
     values: dict[tuple[str, str], list[float]] = {}
-    for key, found in surveyed.samples.items():
-        values[key] = [value for _, value in found]
+    for key, samples in surveyed.samples.items():
+        values[key] = [value for _, value in samples]
     return QualificationFigures(name, groups, surveyed.oldest, bool(surveyed.storm), values)
 
 

@@ -66,81 +66,86 @@ class ResultSurvey:
         return verdict.medians(samples)
 
 
-def survey(index: FleetIndex, asked: Qualification, now: datetime.datetime) -> ResultSurvey:
+def survey(index: FleetIndex, qualification: Qualification, now: datetime.datetime) -> ResultSurvey:
     """Return what the results of a qualification say."""
-    found: list[tuple[str, GroupResult]] = []
+    results_of_generation: list[tuple[str, GroupResult]] = []
     samples: dict[tuple[str, str], list[tuple[str, float]]] = {}
     fresh = failed = unqualified = 0
     oldest = 0.0
     for name, group in index.group_by_name.items():
-        for each in group.results:
-            if not each.is_by(asked.name, asked.uid) or group.instance_type not in asked.instance_types:
+        for result in group.results:
+            is_its_own = result.is_by(qualification.name, qualification.uid)
+            if not is_its_own or group.instance_type not in qualification.instance_types:
                 continue
-            tested = each.tested_at.timestamp()
+            tested = result.tested_at.timestamp()
             oldest = min(oldest, tested) if oldest else tested
-            unqualified += each.unqualified
-            failed += not each.passed
-            fresh += bool(each.passed and each.passed_at and now < each.passed_at + asked.max_age)
-            if now < each.tested_at + asked.max_age:
-                for figure, value in each.figures.items():
+            unqualified += result.unqualified
+            failed += not result.passed
+            fresh += bool(result.passed and result.passed_at and now < result.passed_at + qualification.max_age)
+            if now < result.tested_at + qualification.max_age:
+                for figure, value in result.figures.items():
                     samples.setdefault((group.instance_type, figure), []).append((name, value))
-            if each.generation == asked.generation:
-                found.append((name, each))
-    found.sort(key=lambda pair: (pair[1].tested_at, pair[0]), reverse=True)
-    return ResultSurvey(ResultCounts(fresh, failed, unqualified), tuple(found[:WINDOW]), samples, oldest)
+            if result.generation == qualification.generation:
+                results_of_generation.append((name, result))
+    results_of_generation.sort(key=lambda pair: (pair[1].tested_at, pair[0]), reverse=True)
+    counts = ResultCounts(fresh, failed, unqualified)
+    return ResultSurvey(counts, tuple(results_of_generation[:WINDOW]), samples, oldest)
 
 
 def storm_with(surveyed: ResultSurvey, ultraserver: str, new: GroupResult) -> str:
     """Return why failures are no faults of nodes if this result is added; empty if they may be."""
-    others = [(name, each) for name, each in surveyed.window if (name, each.nodes) != (ultraserver, new.nodes)]
+    others = [(name, result) for name, result in surveyed.window if (name, result.nodes) != (ultraserver, new.nodes)]
     return replace(surveyed, window=((ultraserver, new), *others)[:WINDOW]).storm
 
 
 def due(
-    index: FleetIndex, asked: Qualification, wanted: Iterable[WantedGroup], now: datetime.datetime
+    index: FleetIndex, qualification: Qualification, wanted_groups: Iterable[WantedGroup], now: datetime.datetime
 ) -> list[tuple[Slot, str]]:
     """Return the free groups that should be tested, with their instance type, the most urgent first.
 
     First those that workloads wait for, then those whose last test failed once, then those that were tested least
     recently. One that has a result is due again after the period; one of an earlier generation at once.
     """
-    asking = list(wanted)
-    found: list[tuple[tuple[bool, bool, datetime.datetime, str, int], Slot, str]] = []
-    for instance_type in asked.instance_types:
-        places = index.places(instance_type, asked.size)
+    groups_in_demand = list(wanted_groups)
+    due_slots: list[tuple[tuple[bool, bool, datetime.datetime, str, int], Slot, str]] = []
+    for instance_type in qualification.instance_types:
+        places = index.places(instance_type, qualification.size)
         for kind in KINDS:
             for slot in places.best(everywhere(kind)):
                 group = index.group_by_name.get(slot.ultraserver)
-                result = None if group is None else of_slot(group.results, asked, slot.nodes)
+                result = None if group is None else of_slot(group.results, qualification, slot.nodes)
                 if result is None and group is not None and len(group.results) >= RESULTS_AT_MOST:
                     continue  # its result would not be kept, so it would be tested again and again
-                is_wanted = any(_wants(each, instance_type, asked.size, slot, now) for each in asking)
+                is_wanted = any(
+                    _wants(wanted_group, instance_type, qualification.size, slot, now)
+                    for wanted_group in groups_in_demand
+                )
                 confirms = result is not None and not result.passed and result.failures < FAILURES
-                last = EPOCH if result is None or result.generation != asked.generation else result.tested_at
-                if is_wanted or confirms or not last <= now < last + asked.period:
+                last = EPOCH if result is None or result.generation != qualification.generation else result.tested_at
+                if is_wanted or confirms or not last <= now < last + qualification.period:
                     key = (not is_wanted, not confirms, last, slot.ultraserver, slot.first_id)
-                    found.append((key, slot, instance_type))
-    found.sort(key=lambda each: each[0])
-    return [(slot, instance_type) for _, slot, instance_type in found]
+                    due_slots.append((key, slot, instance_type))
+    due_slots.sort(key=lambda keyed_slot: keyed_slot[0])
+    return [(slot, instance_type) for _, slot, instance_type in due_slots]
 
 
 EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 
-def of_slot(results: Sequence[GroupResult], asked: Qualification, nodes: Sequence[str]) -> GroupResult | None:
+def of_slot(results: Sequence[GroupResult], qualification: Qualification, nodes: Sequence[str]) -> GroupResult | None:
     """Return the result of a qualification on exactly these nodes."""
-    same = (each for each in results if each.is_by(asked.name, asked.uid) and each.nodes == tuple(nodes))
-    return next(same, None)
+    own = (result for result in results if result.is_by(qualification.name, qualification.uid))
+    return next((result for result in own if result.nodes == tuple(nodes)), None)
 
 
-def _wants(wanted: WantedGroup, instance_type: str, size: int, slot: Slot, now: datetime.datetime) -> bool:
-    if wanted.instance_type != instance_type or wanted.size > size or slot.unqualified:
+def _wants(wanted_group: WantedGroup, instance_type: str, size: int, slot: Slot, now: datetime.datetime) -> bool:
+    if wanted_group.instance_type != instance_type or wanted_group.size > size or slot.unqualified:
         return False
-    return slot.passed_at is None or not slot.passed_at <= now <= slot.passed_at + wanted.within
+    return slot.passed_at is None or not slot.passed_at <= now <= slot.passed_at + wanted_group.within
 
 
 def with_result(
-    have: Sequence[GroupResult], new: GroupResult, asked: Qualification, storm: str, uids: Mapping[str, str]
+    have: Sequence[GroupResult], new: GroupResult, qualification: Qualification, storm: str, uids: Mapping[str, str]
 ) -> tuple[GroupResult, ...]:
     """Return an UltraServer's results after a test.
 
@@ -148,7 +153,7 @@ def with_result(
     any more go. In a storm no fault is raised, and those of this qualification on the UltraServer are withdrawn. If
     there is no room for another result, none of the others goes: its group would be due again at once.
     """
-    before = of_slot(have, asked, new.nodes)
+    before = of_slot(have, qualification, new.nodes)
     if before is not None and before.is_of(dict(zip(new.nodes, new.node_uids, strict=True))):
         failures = 0 if new.passed else before.failures + 1
         lasting = before.unqualified and not new.passed and not storm
@@ -160,25 +165,29 @@ def with_result(
         )
     else:
         new = replace(new, failures=0 if new.passed else 1)
-    others = [each for each in have if (each.qualification, each.nodes) != (asked.name, new.nodes) and each.is_of(uids)]
+    replaced = (qualification.name, new.nodes)
+    others = [result for result in have if (result.qualification, result.nodes) != replaced and result.is_of(uids)]
     return (*others, new)[:RESULTS_AT_MOST]
 
 
 def withdrawn(
-    asked: Qualification, surveyed: ResultSurvey, ultraservers: Mapping[str, UltraServer]
+    qualification: Qualification, surveyed: ResultSurvey, ultraservers: Mapping[str, UltraServer]
 ) -> dict[str, tuple[GroupResult, ...]]:
     """Return the results to write because faults are taken back, by UltraServer."""
-    found: dict[str, tuple[GroupResult, ...]] = {}
+    results_by_ultraserver: dict[str, tuple[GroupResult, ...]] = {}
     raised = {name for name, result in surveyed.window if result.unqualified} if surveyed.storm else set()
-    for name in sorted(raised | asked.exempt):
-        have = ultraservers[name].results if name in ultraservers else ()
-        left = tuple(_without_fault(each, asked, always=name in asked.exempt) for each in have)
-        if left != have:
-            found[name] = left
-    return found
+    for name in sorted(raised | qualification.exempt):
+        results = ultraservers[name].results if name in ultraservers else ()
+        is_exempt = name in qualification.exempt
+        new_results = tuple(_without_fault(result, qualification, always=is_exempt) for result in results)
+        if new_results != results:
+            results_by_ultraserver[name] = new_results
+    return results_by_ultraserver
 
 
-def _without_fault(result: GroupResult, asked: Qualification, *, always: bool) -> GroupResult:
+def _without_fault(result: GroupResult, qualification: Qualification, *, always: bool) -> GroupResult:
     """Return a result without its fault, if the fault is of this qualification, and of its generation or `always`."""
-    is_its_own = result.is_by(asked.name, asked.uid) and (always or result.generation == asked.generation)
+    is_its_own = result.is_by(qualification.name, qualification.uid) and (
+        always or result.generation == qualification.generation
+    )
     return replace(result, unqualified=False) if is_its_own and result.unqualified else result

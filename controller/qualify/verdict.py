@@ -41,7 +41,7 @@ class Judgement:
 
 def judge(
     pods: Sequence[PodOfTest],
-    asked: Qualification,
+    qualification: Qualification,
     medians: Mapping[str, float],
     now: datetime.datetime,
     timing: QualifyTiming,
@@ -53,17 +53,17 @@ def judge(
     open_ones = [pod for pod in pods if pod.exit_code is None]
     failed = [pod for pod in pods if pod.exit_code]
     if open_ones:
-        return _unfinished(pods, open_ones, failed, asked, now, timing)
+        return _unfinished(pods, open_ones, failed, qualification, now, timing)
     if failed:
         return Judgement(GroupVerdict.FAILED, _exits(failed))
-    return _by_figures([figures_of.figures(pod.message) for pod in pods], asked.thresholds, medians)
+    return _by_figures([figures_of.figures(pod.message) for pod in pods], qualification.thresholds, medians)
 
 
 def _unfinished(
     pods: Sequence[PodOfTest],
     open_ones: Sequence[PodOfTest],
     failed: Sequence[PodOfTest],
-    asked: Qualification,
+    qualification: Qualification,
     now: datetime.datetime,
     timing: QualifyTiming,
 ) -> Judgement | None:
@@ -75,7 +75,7 @@ def _unfinished(
         late = now >= begun + datetime.timedelta(seconds=timing.start_s)
         return Judgement(GroupVerdict.NONE, f"pods that did not start: {shortened(waiting)}") if late else None
     begun = max((pod.started for pod in pods if pod.started is not None), default=now)
-    limit = asked.timeout
+    limit = qualification.timeout
     if failed:
         # The others may wait for one that is gone. A node that died is known as such by then.
         limit = min(limit, datetime.timedelta(seconds=timing.settle_s))
@@ -84,7 +84,7 @@ def _unfinished(
     names = shortened([pod.node or pod.name for pod in open_ones])
     if failed:
         return Judgement(GroupVerdict.FAILED, f"{_exits(failed)}; has not ended: {names}")
-    return Judgement(GroupVerdict.FAILED, f"has not ended within {asked.timeout.total_seconds():g} s: {names}")
+    return Judgement(GroupVerdict.FAILED, f"has not ended within {qualification.timeout.total_seconds():g} s: {names}")
 
 
 def _exits(failed: Sequence[PodOfTest]) -> str:
@@ -93,16 +93,16 @@ def _exits(failed: Sequence[PodOfTest]) -> str:
 
 
 def _by_figures(
-    said: Sequence[Mapping[str, float]], thresholds: Sequence[Threshold], medians: Mapping[str, float]
+    reported_figures: Sequence[Mapping[str, float]], thresholds: Sequence[Threshold], medians: Mapping[str, float]
 ) -> Judgement:
     """Judge by what the pods report. Of each figure, the worst value of all pods counts."""
-    worst = _worst(said, thresholds)
-    missing = sorted({each.name for each in thresholds} - worst.keys())
+    worst = _worst(reported_figures, thresholds)
+    missing = sorted({threshold.name for threshold in thresholds} - worst.keys())
     if missing:
         return Judgement(GroupVerdict.NONE, f"no pod reports: {shortened(missing)}", worst)
     texts = []
-    for each in thresholds:
-        text = _miss(each, worst[each.name], medians.get(each.name))
+    for threshold in thresholds:
+        text = _miss(threshold, worst[threshold.name], medians.get(threshold.name))
         if text:
             texts.append(text)
     if texts:
@@ -110,14 +110,14 @@ def _by_figures(
     return Judgement(GroupVerdict.PASSED, "", worst)
 
 
-def _worst(said: Sequence[Mapping[str, float]], thresholds: Sequence[Threshold]) -> dict[str, float]:
+def _worst(reported_figures: Sequence[Mapping[str, float]], thresholds: Sequence[Threshold]) -> dict[str, float]:
     """Return each figure's worst value: the highest of one that has an upper bound, else the lowest."""
-    high = {each.name for each in thresholds if each.at_most is not None and each.at_least is None}
-    found: dict[str, float] = {}
-    for name in sorted({name for each in said for name in each})[: figures_of.FIGURES_AT_MOST]:
-        values = [each[name] for each in said if name in each]
-        found[name] = max(values) if name in high else min(values)
-    return found
+    high = {threshold.name for threshold in thresholds if threshold.at_most is not None and threshold.at_least is None}
+    worst_by_name: dict[str, float] = {}
+    for name in sorted({name for figures in reported_figures for name in figures})[: figures_of.FIGURES_AT_MOST]:
+        values = [figures[name] for figures in reported_figures if name in figures]
+        worst_by_name[name] = max(values) if name in high else min(values)
+    return worst_by_name
 
 
 def _miss(threshold: Threshold, value: float, median: float | None) -> str:
@@ -142,8 +142,8 @@ def _bound(bound: float, absolute: float, threshold: Threshold, median: float | 
 
 def medians(samples: Mapping[str, Sequence[float]]) -> dict[str, float]:
     """Return the median of each figure of which there are enough samples."""
-    found: dict[str, float] = {}
+    median_by_name: dict[str, float] = {}
     for name, values in samples.items():
         if len(values) >= SAMPLES_AT_LEAST:
-            found[name] = statistics.median(values)
-    return found
+            median_by_name[name] = statistics.median(values)
+    return median_by_name

@@ -81,8 +81,9 @@ class QualifyWatches:
 
     def qualifications(self) -> dict[str, Qualification]:
         """Return the qualifications by name."""
-        found = [item["value"] for item in self._asked.items.values()] if self._asked.synced.is_set() else []
-        return {each.name: each for each in sorted(found, key=lambda each: str(each.name))}
+        items = self._asked.items.values() if self._asked.synced.is_set() else ()
+        by_name = {item["value"].name: item["value"] for item in items}
+        return dict(sorted(by_name.items()))
 
     def pods(self) -> list[PodOfTest]:
         """Return the pods of tests."""
@@ -102,15 +103,15 @@ class QualifyWatches:
 
     async def relist(self) -> None:
         """List again what is watched: a new leader must not decide on a follower's caches. Raises ApiError."""
-        for each in (self._asked, self._pods):
-            if each.synced.is_set():
-                await each.relist()
+        for reflector in (self._asked, self._pods):
+            if reflector.synced.is_set():
+                await reflector.relist()
 
     async def resume(self) -> None:
         """Open the watches again for a leader that regained its Lease; list what has no watch. Raises ApiError."""
-        for each in (self._asked, self._pods):
-            if each.synced.is_set():
-                await each.resume()
+        for reflector in (self._asked, self._pods):
+            if reflector.synced.is_set():
+                await reflector.resume()
 
     async def _watch_qualifications(self) -> None:
         while True:

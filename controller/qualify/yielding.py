@@ -46,14 +46,14 @@ class Yields:
 
 def waiting(index: FleetIndex, verdicts: Mapping[str, Verdict]) -> list[Workload]:
     """Return the workloads that still wait for nodes, in the order of the queue, of those that waited in a plan."""
-    found: list[Workload] = []
+    waiting_workloads: list[Workload] = []
     for uid, verdict in verdicts.items():
         workload = index.workload_by_uid.get(uid)
         if workload is None or workload.target is not None or workload.deleting:
             continue
         if verdict.waits_for_nodes or _is_being_placed(index, workload, verdict):
-            found.append(workload)
-    return found[:WAITING_AT_MOST]
+            waiting_workloads.append(workload)
+    return waiting_workloads[:WAITING_AT_MOST]
 
 
 def _is_being_placed(index: FleetIndex, workload: Workload, verdict: Verdict) -> bool:
@@ -63,8 +63,9 @@ def _is_being_placed(index: FleetIndex, workload: Workload, verdict: Verdict) ->
 
 def _groups(index: FleetIndex, workload: Workload) -> set[int]:
     """Return which groups of a workload have nodes."""
-    held = index.held(workload.uid)
-    return {one.allocation.ultraserver_index for one in held if one.allocation.phase is not Phase.DRAINING}
+    reservations = index.held(workload.uid)
+    allocations = [reservation.allocation for reservation in reservations]
+    return {allocation.ultraserver_index for allocation in allocations if allocation.phase is not Phase.DRAINING}
 
 
 def yields(
@@ -93,9 +94,9 @@ class _Pool:
         self._looks: Counter[str] = Counter()  # by namespace
         self.ending: dict[str, str] = {}
         for test in tests:
-            for one in index.held(test.workload.uid):
-                self._where.setdefault(test.workload.instance_type, set()).add(one.ultraserver)
-                for node in one.allocation.nodes:
+            for reservation in index.held(test.workload.uid):
+                self._where.setdefault(test.workload.instance_type, set()).add(reservation.ultraserver)
+                for node in reservation.allocation.nodes:
                     self._test_of[node] = test
 
     def serve(self, workload: Workload) -> bool:
@@ -125,33 +126,34 @@ class _Pool:
 
         No node of `closed` is in them.
         """
-        found: list[Slot] = []
+        slots: list[Slot] = []
         for slot in self._index.places(workload.instance_type, workload.size).best(everywhere(kind)):
-            if len(found) == number:
-                return found
+            if len(slots) == number:
+                return slots
             if self._looks[workload.namespace] == SLOTS_AT_MOST:
                 break
             self._looks[workload.namespace] += 1
             if self._suits(workload, slot, closed):
-                found.append(slot)
-        found += self._of_tests(workload, kind, closed)[: number - len(found)]
-        return found
+                slots.append(slot)
+        slots += self._of_tests(workload, kind, closed)[: number - len(slots)]
+        return slots
 
     def _of_tests(self, workload: Workload, kind: str, closed: Collection[str]) -> list[Slot]:
         """Return the slots that become free if tests end, those first for which the fewest more end."""
-        found: list[tuple[int, str, int, Slot]] = []
+        ranked_slots: list[tuple[int, str, int, Slot]] = []
         for name in self._where.get(workload.instance_type, ()):
             group = self._index.group_by_name.get(name)
             if group is None:
                 continue
-            mine = self._test_of
-            taken = {node for node in group.node_names if node not in mine and self._index.is_taken(node)}
+            test_by_node = self._test_of
+            taken = {node for node in group.node_names if node not in test_by_node and self._index.is_taken(node)}
             for slot in placement.slots((group,), taken, workload.instance_type, workload.size):
-                tests = {mine[node].workload.uid: mine[node] for node in slot.nodes if node in mine}
+                slot_tests = [test_by_node[node] for node in slot.nodes if node in test_by_node]
+                tests = {test.workload.uid: test for test in slot_tests}
                 if tests and slot.kind == kind and self._suits(workload, slot, closed):
                     more = sum(not test.stopping and uid not in self.ending for uid, test in tests.items())
-                    found.append((more, slot.ultraserver, slot.first_id, slot))
-        return [slot for *_, slot in sorted(found, key=lambda each: each[:3])]
+                    ranked_slots.append((more, slot.ultraserver, slot.first_id, slot))
+        return [slot for *_, slot in sorted(ranked_slots, key=lambda ranked_slot: ranked_slot[:3])]
 
     def _suits(self, workload: Workload, slot: Slot, closed: Collection[str]) -> bool:
         if any(node in closed for node in slot.nodes):
@@ -165,8 +167,8 @@ def _spares(index: FleetIndex, now: datetime.datetime, limits: Limits) -> frozen
     if not limits.spares:
         return frozenset()
     free_slots = FreeSlots(index, Holdings(index), (), SparePool(limits.spares, now + limits.block_lead))
-    found: set[str] = set()
+    spare_nodes: set[str] = set()
     for instance_type, _ in limits.spares:
         for slot in free_slots.spares(instance_type):
-            found.update(slot.nodes)
-    return frozenset(found)
+            spare_nodes.update(slot.nodes)
+    return frozenset(spare_nodes)

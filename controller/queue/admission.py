@@ -66,12 +66,13 @@ class QueueView:
 
     def of(self, workload: Workload) -> KueueWorkload | None:
         """Return the Workload of Kueue that counts for a workload."""
-        found = self.kueue.get(workload.uid, {}).get(f"{workload.namespace}/{name_for(workload)}")
-        return found if found is not None and found.owner == workload.identity else None
+        kueue_workload = self.kueue.get(workload.uid, {}).get(f"{workload.namespace}/{name_for(workload)}")
+        return kueue_workload if kueue_workload is not None and kueue_workload.owner == workload.identity else None
 
     def left_of(self, uid: str) -> list[KueueWorkload]:
         """Return the Workloads of Kueue that are left of a workload that is gone."""
-        return [found for _, found in sorted(self.kueue.get(uid, {}).items()) if found.name == name_for(found.owner)]
+        by_key = sorted(self.kueue.get(uid, {}).items())
+        return [kueue_workload for _, kueue_workload in by_key if kueue_workload.name == name_for(kueue_workload.owner)]
 
 
 def admission_or_error(view: QueueView, workload: Workload) -> Admission | None:
@@ -85,67 +86,71 @@ def admission_or_error(view: QueueView, workload: Workload) -> Admission | None:
 
 def admission_of(view: QueueView, workload: Workload) -> Admission | None:
     """Return what a workload's queue allows; None without a queue."""
-    found, held = view.of(workload), view.held(workload.uid, workload)
-    queued = found is not None or bool(workload.queue_record.name)
+    kueue_workload, held_nodes = view.of(workload), view.held(workload.uid, workload)
+    queued = kueue_workload is not None or bool(workload.queue_record.name)
     if not queued and not workload.queue:
-        if workload.namespace in view.required and not held.some:
+        if workload.namespace in view.required and not held_nodes.some:
             return Admission(0, False, "QueueRequired", REQUIRED)
         return None
     if workload.uid in view.unreadable:
         text = f"Kueue's Workload {name_for(workload)} cannot be read; what is reserved stays so"
-        return Admission(held.groups, False, "QueueUnknown", text)
-    if not queued and held.some:
+        return Admission(held_nodes.groups, False, "QueueUnknown", text)
+    if not queued and held_nodes.some:
         return None  # the label came after the nodes; it counts once they are released
     if view.unknown or workload.uid in view.unsettled:
         text = view.unknown or "the answer to a write of Kueue's Workload is not known yet"
-        return Admission(held.groups, False, "QueueUnknown", f"{text}; what is reserved stays so")
-    if found is None:
+        return Admission(held_nodes.groups, False, "QueueUnknown", f"{text}; what is reserved stays so")
+    if kueue_workload is None:
         text = f"queue {workload.queue or workload.queue_record.name}: Kueue's Workload does not exist yet"
         return Admission(0, True, "WaitingForQuota", text)
-    if not found.admitted:
-        return Admission(0, True, *_why_not(view, workload, found))
-    if found.unsupported:
-        return Admission(0, True, "QueueFeatureUnsupported", f"{_named(found)} uses {found.unsupported}")
-    if not found.count:
-        text = f"{_named(found)} has pods that the controller did not write: delete it"
+    if not kueue_workload.admitted:
+        return Admission(0, True, *_why_not(view, workload, kueue_workload))
+    if kueue_workload.unsupported:
+        text = f"{_named(kueue_workload)} uses {kueue_workload.unsupported}"
         return Admission(0, True, "QueueFeatureUnsupported", text)
-    if workload.queue_record.name != found.queue:
+    if not kueue_workload.count:
+        text = f"{_named(kueue_workload)} has pods that the controller did not write: delete it"
+        return Admission(0, True, "QueueFeatureUnsupported", text)
+    if workload.queue_record.name != kueue_workload.queue:
         # First the record: it shows that these nodes have quota even if Kueue's Workload is lost.
-        return Admission(held.groups, False, "WaitingForQuota", f"{_named(found)} is admitted")
-    if workload.instance_type != found.instance_type:
-        text = f"{_named(found)} has quota for {found.instance_type}: it is given back, and requested anew"
+        return Admission(held_nodes.groups, False, "WaitingForQuota", f"{_named(kueue_workload)} is admitted")
+    if workload.instance_type != kueue_workload.instance_type:
+        text = (
+            f"{_named(kueue_workload)} has quota for {kueue_workload.instance_type}: it is given back, and requested "
+            "anew"
+        )
         return Admission(0, False, "GrowthNeedsQuota", text)
     text = (
-        f"{_named(found)} is admitted with {found.granted} nodes, and cannot get more while it has quota: lower "
-        "serverCount again, or write another workload for the rest"
+        f"{_named(kueue_workload)} is admitted with {kueue_workload.granted} nodes, and cannot get more while it has "
+        "quota: lower serverCount again, or write another workload for the rest"
     )
-    return Admission(found.granted // workload.size if workload.size else 0, False, "GrowthNeedsQuota", text)
+    return Admission(kueue_workload.granted // workload.size if workload.size else 0, False, "GrowthNeedsQuota", text)
 
 
-def _named(found: KueueWorkload) -> str:
-    return f"Kueue's Workload {found.name} in queue {found.queue}"
+def _named(kueue_workload: KueueWorkload) -> str:
+    return f"Kueue's Workload {kueue_workload.name} in queue {kueue_workload.queue}"
 
 
-def _why_not(view: QueueView, workload: Workload, found: KueueWorkload) -> tuple[str, str]:
+def _why_not(view: QueueView, workload: Workload, kueue_workload: KueueWorkload) -> tuple[str, str]:
     """Return why nothing may be reserved, as a reason and a message."""
-    name = _named(found)
-    if found.finished:
+    name = _named(kueue_workload)
+    if kueue_workload.finished:
         return "QueueFinished", f"{name} is Finished: delete it to queue again, or delete this workload"
-    if not found.active:
+    if not kueue_workload.active:
         return "QueueDeactivated", f"{name} is not active: set its spec.active to true to queue again"
-    evicted, requeued = found.condition("Evicted"), found.condition("Requeued")
-    if found.has_quota and found.evicted:
+    evicted, requeued = kueue_workload.condition("Evicted"), kueue_workload.condition("Requeued")
+    if kueue_workload.has_quota and kueue_workload.evicted:
         return "QuotaRevoked", f"{name} is evicted ({evicted.reason}): {evicted.message}"
     if not requeued.true and requeued.reason == NO_PLACE:
-        at = objects.time(returns_at(workload, found, view.timing))
+        at = objects.time(returns_at(workload, kueue_workload, view.timing))
         return "QuotaGivenBack", f"{name} gave its quota back, because no nodes were free; it queues again at {at}"
-    text = found.condition("QuotaReserved").message or "Kueue has not looked at it yet"
+    text = kueue_workload.condition("QuotaReserved").message or "Kueue has not looked at it yet"
     return "WaitingForQuota", f"{name}: {text}"
 
 
-def returns_at(workload: Workload, found: KueueWorkload, timing: QueueTiming) -> datetime.datetime:
+def returns_at(workload: Workload, kueue_workload: KueueWorkload, timing: QueueTiming) -> datetime.datetime:
     """Return when a Workload that gave its quota back queues again; each time in a row later."""
-    record, since = workload.queue_record, found.condition("Requeued").since
+    record, since = workload.queue_record, kueue_workload.condition("Requeued").since
     times = record.returned
     if record.returned_at != objects.time(since):
         times += 1  # this return is not recorded yet

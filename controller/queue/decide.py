@@ -123,12 +123,12 @@ def _after_the_end(view: QueueView, uid: str) -> dict[str, Write]:
     return {ref: step for ref, step in steps.items() if step is not None}
 
 
-def _finish(found: KueueWorkload, *, gone: bool = False) -> Write | None:
+def _finish(kueue_workload: KueueWorkload, *, gone: bool = False) -> Write | None:
     """Return the next step of the end of a Workload whose nodes are free."""
-    if not found.finished:
+    if not kueue_workload.finished:
         ended = {"Finished": (True, "Succeeded", "the reservation has ended, and its nodes are free")}
-        return WriteStatus(found, ended, gone=gone)
-    return LetGo(found) if IN_USE in found.finalizers else None
+        return WriteStatus(kueue_workload, ended, gone=gone)
+    return LetGo(kueue_workload) if IN_USE in kueue_workload.finalizers else None
 
 
 class _Step:
@@ -142,19 +142,19 @@ class _Step:
 
     def write(self) -> Write | None:
         """Return the next write, None if there is none."""
-        workload, held = self._workload, self._held
-        found = self._view.of(workload)
-        if found is None:
+        workload, held_nodes = self._workload, self._held
+        kueue_workload = self._view.of(workload)
+        if kueue_workload is None:
             return self._without()
-        if found.finished or workload.deleting or workload.expired:
-            return None if held.some else _finish(found)
-        if found.deleting:
-            return None if held.some or IN_USE not in found.finalizers else LetGo(found)
-        if found.has_quota and found.evicted:
-            return None if held.some else _returned(found)
+        if kueue_workload.finished or workload.deleting or workload.expired:
+            return None if held_nodes.some else _finish(kueue_workload)
+        if kueue_workload.deleting:
+            return None if held_nodes.some or IN_USE not in kueue_workload.finalizers else LetGo(kueue_workload)
+        if kueue_workload.has_quota and kueue_workload.evicted:
+            return None if held_nodes.some else _returned(kueue_workload)
         if workload.uid in self._view.unread:
             return None  # what it asks for is unknown
-        return self._with_quota(found) if found.has_quota else self._queued(found)
+        return self._with_quota(kueue_workload) if kueue_workload.has_quota else self._queued(kueue_workload)
 
     def _without(self) -> Write | None:
         """Kueue's Workload does not exist."""
@@ -170,67 +170,68 @@ class _Step:
             return None  # its condition says so
         return CreateKueueWorkload(workload, body_for(workload, self._view.priorities))
 
-    def _queued(self, found: KueueWorkload) -> Write | None:
+    def _queued(self, kueue_workload: KueueWorkload) -> Write | None:
         """It waits for quota."""
         workload, view = self._workload, self._view
         if self._held.some:
             return None  # the plan releases the nodes
         if not workload.queue:
-            return LetGo(found, delete=True)
-        wanted = spec_for(workload, view.priorities)
-        if not _has(found, wanted):
-            return WriteSpec(found, wanted)
-        requeued = found.condition("Requeued")
+            return LetGo(kueue_workload, delete=True)
+        spec = spec_for(workload, view.priorities)
+        if not _has(kueue_workload, spec):
+            return WriteSpec(kueue_workload, spec)
+        requeued = kueue_workload.condition("Requeued")
         if requeued.true or requeued.reason != NO_PLACE:
             return None
         record, moment = workload.queue_record, objects.time(requeued.since)
         if record.returned_at != moment:
             return RecordQueue(workload, replace(record, returned=record.returned + 1, returned_at=moment))
-        until = returns_at(workload, found, view.timing)
+        until = returns_at(workload, kueue_workload, view.timing)
         if view.now < until:
             self._decision.moments.append(until)
             return None
-        return WriteStatus(found, {"Requeued": (True, "DelayEnded", "it looks for nodes again")})
+        return WriteStatus(kueue_workload, {"Requeued": (True, "DelayEnded", "it looks for nodes again")})
 
-    def _with_quota(self, found: KueueWorkload) -> Write | None:
+    def _with_quota(self, kueue_workload: KueueWorkload) -> Write | None:
         """It has quota, and is not evicted."""
-        workload, held = self._workload, self._held
-        if held.some and workload.queue != found.queue:
+        workload, held_nodes = self._workload, self._held
+        if held_nodes.some and workload.queue != kueue_workload.queue:
             text = (
-                f"the queue is {found.queue} while nodes are reserved; the label {workload.queue or 'is gone'} counts"
+                f"the queue is {kueue_workload.queue} while nodes are reserved; the label "
+                f"{workload.queue or 'is gone'} counts"
             )
             self._decision.notes.append(QueueEvent(workload, "QueueIsFixed", f"{text} when they are released"))
         record = workload.queue_record
-        if found.admitted and record.name != found.queue:
-            return RecordQueue(workload, replace(record, name=found.queue))
-        why = "" if held.some else self._why_return(found)
+        if kueue_workload.admitted and record.name != kueue_workload.queue:
+            return RecordQueue(workload, replace(record, name=kueue_workload.queue))
+        why = "" if held_nodes.some else self._why_return(kueue_workload)
         if why:
-            return WriteStatus(found, {"Evicted": (True, NO_PLACE, why)})
-        groups = min(workload.count, found.granted // workload.size if workload.size else 0)
-        ready = held.bound >= groups > 0
+            return WriteStatus(kueue_workload, {"Evicted": (True, NO_PLACE, why)})
+        groups = min(workload.count, kueue_workload.granted // workload.size if workload.size else 0)
+        ready = held_nodes.bound >= groups > 0
         if ready and record.returned:
-            return RecordQueue(workload, QueueRecord(found.queue))
-        changed = _readiness(found, ready)
-        free = found.count - max(workload.count * workload.size, held.nodes)
-        if free > found.reclaimable and not held.is_uncertain:
-            return WriteStatus(found, changed, reclaimable=free)
-        return WriteStatus(found, changed) if changed else None
+            return RecordQueue(workload, QueueRecord(kueue_workload.queue))
+        changed = _readiness(kueue_workload, ready)
+        free = kueue_workload.count - max(workload.count * workload.size, held_nodes.nodes)
+        if free > kueue_workload.reclaimable and not held_nodes.is_uncertain:
+            return WriteStatus(kueue_workload, changed, reclaimable=free)
+        return WriteStatus(kueue_workload, changed) if changed else None
 
-    def _why_return(self, found: KueueWorkload) -> str:
+    def _why_return(self, kueue_workload: KueueWorkload) -> str:
         """Return why quota that no nodes use is given back; empty if it stays. Quota that waits hoards."""
         workload, timing = self._workload, self._view.timing
-        if workload.queue != found.queue:
+        if workload.queue != kueue_workload.queue:
             return "the workload has another queue"
-        if not found.admitted:
+        if not kueue_workload.admitted:
             return ""  # Kueue still decides
-        if found.unsupported or not found.count:
-            return f"the reservation cannot use it: {found.unsupported or 'its pods were changed'}"
-        if workload.instance_type != found.instance_type:
+        if kueue_workload.unsupported or not kueue_workload.count:
+            return f"the reservation cannot use it: {kueue_workload.unsupported or 'its pods were changed'}"
+        if workload.instance_type != kueue_workload.instance_type:
             return f"the workload needs nodes of {workload.instance_type}"
         if workload.state not in WAITING:
             return ""
         ready = condition(workload.status, "Ready")
-        since = max(found.condition("Admitted").since, decode.time(ready.get("lastTransitionTime")))
+        since = max(kueue_workload.condition("Admitted").since, decode.time(ready.get("lastTransitionTime")))
         until = since + datetime.timedelta(seconds=timing.patience_s)
         if self._view.now < until:
             self._decision.moments.append(until)
@@ -238,9 +239,9 @@ class _Step:
         return f"no nodes for it in {timing.patience_s:g} s: {ready.get('message')}"
 
 
-def _returned(found: KueueWorkload) -> WriteStatus:
+def _returned(kueue_workload: KueueWorkload) -> WriteStatus:
     """Return the write that gives quota back, as Kueue's own reconcilers of jobs do."""
-    evicted = found.condition("Evicted")
+    evicted = kueue_workload.condition("Evicted")
     again = evicted.reason in REQUEUED_BY_KUEUE
     conditions = {
         "QuotaReserved": (False, "Pending", evicted.message),
@@ -248,12 +249,12 @@ def _returned(found: KueueWorkload) -> WriteStatus:
         "Requeued": (again, evicted.reason or "Evicted", evicted.message),
         "PodsReady": (False, "WaitForStart", "no nodes are reserved"),
     }
-    return WriteStatus(found, conditions, return_quota=True, reclaimable=0)
+    return WriteStatus(kueue_workload, conditions, return_quota=True, reclaimable=0)
 
 
-def _readiness(found: KueueWorkload, ready: bool) -> Conditions:
+def _readiness(kueue_workload: KueueWorkload, ready: bool) -> Conditions:
     """Return the condition PodsReady if it changes: True when all groups are Bound."""
-    now = found.condition("PodsReady")
+    now = kueue_workload.condition("PodsReady")
     if now.true == ready and now.reason:
         return {}
     if ready:
@@ -262,21 +263,23 @@ def _readiness(found: KueueWorkload, ready: bool) -> Conditions:
     return {"PodsReady": (False, "WaitForRecovery" if now.true else "WaitForStart", "not all groups are reserved")}
 
 
-def _has(found: KueueWorkload, wanted: Mapping[str, Any]) -> bool:
+def _has(kueue_workload: KueueWorkload, spec: Mapping[str, Any]) -> bool:
     """Return True if a Workload's spec is as wanted."""
-    (pods,) = wanted["podSets"]
+    (pods,) = spec["podSets"]
     (instance_type,) = pods["template"]["spec"]["nodeSelector"].values()
-    if (found.queue, found.count, found.instance_type) != (wanted["queueName"], pods["count"], instance_type):
+    stored = (kueue_workload.queue, kueue_workload.count, kueue_workload.instance_type)
+    if stored != (spec["queueName"], pods["count"], instance_type):
         return False
-    name = (wanted.get("priorityClassRef") or {}).get("name", "")
-    return found.priority_class == name and (not name or found.priority == wanted["priority"])
+    name = (spec.get("priorityClassRef") or {}).get("name", "")
+    return kueue_workload.priority_class == name and (not name or kueue_workload.priority == spec["priority"])
 
 
 def apply_status(item: Mapping[str, Any], write: WriteStatus, now: datetime.datetime) -> dict[str, Any]:
     """Return Kueue's Workload as it was read, with its status changed. All else of the status stays: Kueue wrote it."""
     status = dict(item.get("status") or {})
     generation = int(item["metadata"].get("generation") or 0)
-    conditions = [each for each in status.get("conditions") or [] if each.get("type") not in write.conditions]
+    stored = status.get("conditions") or []
+    conditions = [condition for condition in stored if condition.get("type") not in write.conditions]
     for kind, (value, reason, message) in write.conditions.items():
         conditions.append(objects.new_condition(status, kind, value, reason, message, now, generation))
     status["conditions"] = conditions

@@ -140,9 +140,9 @@ def project(item: Wire) -> KueueWorkload | None:
         active=spec.get("active") is not False,
         deleting=bool(meta.get("deletionTimestamp")),
         finalizers=tuple(meta.get("finalizers") or ()),
-        conditions={str(each.get("type")): _condition(each) for each in status.get("conditions") or []},
+        conditions={str(condition.get("type")): _condition(condition) for condition in status.get("conditions") or []},
         has_admission=bool(status.get("admission")),
-        reclaimable=sum(int(each.get("count") or 0) for each in status.get("reclaimablePods") or []),
+        reclaimable=sum(int(reclaimable.get("count") or 0) for reclaimable in status.get("reclaimablePods") or []),
         unsupported=_unsupported(spec, status, int(pods.get("count", 1)) if pods else 0),
     )
 
@@ -174,7 +174,7 @@ def _pods(spec: Wire) -> Wire:
     if len(sets) != 1 or sets[0].get("name") != POD_SET:
         return {}
     containers = ((sets[0].get("template") or {}).get("spec") or {}).get("containers") or []
-    requests = [(each.get("resources") or {}).get("requests") for each in containers]
+    requests = [(container.get("resources") or {}).get("requests") for container in containers]
     only: Wire = sets[0]
     return only if requests == [{RESOURCE: "1"}] else {}
 
@@ -187,9 +187,9 @@ def _instance_type(pods: Wire) -> str:
 def _unsupported(spec: Wire, status: Wire, count: int) -> str:
     """Return which feature of Kueue the Workload uses that a reservation does not have."""
     assignments = (status.get("admission") or {}).get("podSetAssignments") or []
-    if any(each.get("topologyAssignment") or each.get("delayedTopologyRequest") for each in assignments):
+    if any(pods.get("topologyAssignment") or pods.get("delayedTopologyRequest") for pods in assignments):
         return "a ResourceFlavor with a topology: Kueue would choose the nodes, which the controller does"
-    if any(each.get("count", count) < count for each in assignments):
+    if any(assignment.get("count", count) < count for assignment in assignments):
         return "partial admission: a reservation has all of its groups, or none"
     if status.get("clusterName") or status.get("nominatedClusterNames"):
         return "MultiKueue: the nodes of another cluster cannot be reserved here"
@@ -198,8 +198,8 @@ def _unsupported(spec: Wire, status: Wire, count: int) -> str:
 
 def pod_set(workload: Workload) -> dict[str, Any]:
     """Return the pod set of a workload: one pod, which is never made, for each node."""
-    one = {RESOURCE: "1"}
-    container = {"name": "node", "image": "none", "resources": {"requests": one, "limits": one}}
+    one_node = {RESOURCE: "1"}
+    container = {"name": "node", "image": "none", "resources": {"requests": one_node, "limits": one_node}}
     selector = {names.INSTANCE_TYPE_LABEL: workload.instance_type}
     pod = {"restartPolicy": "Never", "nodeSelector": selector, "containers": [container]}
     return {"name": POD_SET, "count": workload.size * workload.count, "template": {"spec": pod}}

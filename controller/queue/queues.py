@@ -311,8 +311,8 @@ class Queues:
         The watch of workloads may lag behind, and what is finished stays so.
         """
         async for page in self._client.list(NEURON_WORKLOADS, kueue.namespace):
-            there = (objects.identity(raw) for raw in page.items)
-            if any((each.name, each.uid) == (kueue.owner.name, kueue.owner.uid) for each in there):
+            identities = (objects.identity(raw) for raw in page.items)
+            if any((identity.name, identity.uid) == (kueue.owner.name, kueue.owner.uid) for identity in identities):
                 return True
         return False
 
@@ -339,18 +339,18 @@ def _about(write: Write) -> Workload | KueueWorkload:
 
 def _held(index: FleetIndex, uid: str, workload: Workload | None, *, is_uncertain: bool) -> HeldNodes:
     """Return what a workload has of nodes; `is_uncertain`: a write of its reservations is unsettled."""
-    stored = [one.allocation for one in index.held(uid)]
-    live = [each for each in stored if each.phase is not Phase.DRAINING]
-    bound = {each.ultraserver_index for each in live if each.phase is Phase.BOUND}
+    allocations = [reservation.allocation for reservation in index.held(uid)]
+    live_allocations = [allocation for allocation in allocations if allocation.phase is not Phase.DRAINING]
+    bound = {allocation.ultraserver_index for allocation in live_allocations if allocation.phase is Phase.BOUND}
     unseen = False
     if workload is not None:
         # A lost reservation is restored from the copy in the workload's status.
         reason = condition(workload.status, "Ready").get("reason")
         unseen = bool(workload.groups) or reason in UNCERTAIN
     return HeldNodes(
-        some=bool(stored) or unseen or is_uncertain,
+        some=bool(allocations) or unseen or is_uncertain,
         is_uncertain=is_uncertain,
-        groups=max((each.ultraserver_index for each in live), default=-1) + 1,
+        groups=max((allocation.ultraserver_index for allocation in live_allocations), default=-1) + 1,
         bound=len(bound),
-        nodes=sum(len(each.nodes) for each in stored),
+        nodes=sum(len(allocation.nodes) for allocation in allocations),
     )

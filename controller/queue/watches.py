@@ -123,9 +123,11 @@ class KueueFields(_Part):
 
 def _kept(item: Item) -> Item | None:
     """Keep the Workloads of reservations, and nothing of those of jobs."""
-    found = project(item)
+    kueue_workload = project(item)
+    if kueue_workload is None:
+        return None
     meta = item["metadata"]
-    return None if found is None else {"metadata": {key: meta[key] for key in KEPT if key in meta}, "value": found}
+    return {"metadata": {key: meta[key] for key in KEPT if key in meta}, "value": kueue_workload}
 
 
 class QueueWatch:
