@@ -76,11 +76,11 @@ def _data() -> dict[str, Any]:
 @functools.cache
 def all_types() -> tuple[InstanceType, ...]:
     """Return every instance type, in the catalogue's order."""
-    found = []
+    types = []
     for entry in _data()["instance"]:
         for name in entry["names"]:
-            found.append(_instance(name, entry))
-    return tuple(found)
+            types.append(_instance(name, entry))
+    return tuple(types)
 
 
 @functools.cache
@@ -93,27 +93,28 @@ def lookup(name: str) -> InstanceType | None:
     SageMaker's names are EC2's with the prefix `ml.`, for the same machines.
     """
     if name.startswith(SAGEMAKER):
-        known = lookup(name.removeprefix(SAGEMAKER))
-        return known and replace(known, name=name)
-    for known in all_types():
-        if known.name == name:
-            return known
+        instance_type = lookup(name.removeprefix(SAGEMAKER))
+        return instance_type and replace(instance_type, name=name)
+    for instance_type in all_types():
+        if instance_type.name == name:
+            return instance_type
     for prefixes in _data()["prefixes"].values():
         for prefix in prefixes:
             if name.startswith(prefix):
-                return replace(next(known for known in all_types() if known.name == prefix), name=name, efa=None)
+                representative = next(candidate for candidate in all_types() if candidate.name == prefix)
+                return replace(representative, name=name, efa=None)
     return None
 
 
 def largest(family: str) -> InstanceType | None:
     """Return the type of `family`, such as trn2u, that has the most devices; None if the family is unknown."""
-    members = [known for known in all_types() if known.name.partition(".")[0] == family]
-    return max(members, key=lambda known: known.device_count, default=None)
+    members = [instance_type for instance_type in all_types() if instance_type.name.partition(".")[0] == family]
+    return max(members, key=lambda instance_type: instance_type.device_count, default=None)
 
 
 def nearest(name: str) -> str:
     """Return "; did you mean ...?" with the types whose names resemble `name`, or an empty string, for messages."""
-    near = difflib.get_close_matches(name, [known.name for known in all_types()], n=3, cutoff=0.6)
+    near = difflib.get_close_matches(name, [instance_type.name for instance_type in all_types()], n=3, cutoff=0.6)
     if near:
         return f"; did you mean {' or '.join(near)}?"
     return ""
@@ -155,10 +156,10 @@ def _links(entry: dict[str, Any], count: int, torus: list[str] | None) -> tuple[
         return tuple(tuple(map(int, row.split(","))) for row in torus)
     steps = (1, -1) if entry["generation"] == "inf1" else (-1, 1)
     if shape == "line":
-        found = []
+        neighbors = []
         for i in range(count):
-            found.append(tuple(i + step for step in steps if 0 <= i + step < count))
-        return tuple(found)
+            neighbors.append(tuple(i + step for step in steps if 0 <= i + step < count))
+        return tuple(neighbors)
     if shape == "ring":
         return tuple(tuple((i + step) % count for step in steps) for i in range(count))
     return ()

@@ -116,21 +116,21 @@ def _outliving(extra: Mapping[str, Any]) -> dict[str, Any]:
 
 def holders(claims: Iterable[PreparedClaim]) -> dict[int, PreparedClaim]:
     """Return the claim that holds each Neuron device, by device id; claims with adminAccess hold none."""
-    found: dict[int, PreparedClaim] = {}
+    holder_by_device_id: dict[int, PreparedClaim] = {}
     for claim in claims:
         for device in claim.devices:
             if not device.admin_access:
-                found.update(dict.fromkeys(device.device_ids, claim))
-    return found
+                holder_by_device_id.update(dict.fromkeys(device.device_ids, claim))
+    return holder_by_device_id
 
 
 def device_names(claims: Iterable[PreparedClaim]) -> frozenset[str]:
     """Return the names of the published devices that `claims` hold, with adminAccess or without."""
-    found = []
+    published_names = []
     for claim in claims:
         for device in claim.devices:
-            found.append(device.device)
-    return frozenset(found)
+            published_names.append(device.device)
+    return frozenset(published_names)
 
 
 def encode(checkpoint: Checkpoint) -> bytes:
@@ -306,8 +306,8 @@ def _claim_from_wire(uid: str, wire: Any) -> PreparedClaim:
 
 def _device_from_wire(wire: Any) -> PreparedDevice:
     """Return a device from the form of the file. Raises KeyError or TypeError for a malformed one."""
-    device_ids = tuple(_number(each) for each in wire["deviceIds"])
-    cdi_ids = tuple(_text({"cdiIds": each}, "cdiIds") for each in wire["cdiIds"])
+    device_ids = tuple(_number(device_id) for device_id in wire["deviceIds"])
+    cdi_ids = tuple(_text({"cdiIds": cdi_id}, "cdiIds") for cdi_id in wire["cdiIds"])
     unknown_fields = {}
     for name, value in wire.items():
         if name not in _DEVICE_FIELDS:
@@ -343,8 +343,8 @@ def _optional(wire: Mapping[str, Any], name: str) -> str | None:
 
 def _texts(wire: Mapping[str, Any], name: str) -> dict[str, str] | None:
     """Return a field that must be an object of strings; None if it is absent. Raises TypeError."""
-    found = _mapping(wire, name) if name in wire else {}
-    return {each: _text(found, each) for each in found} or None
+    fields = _mapping(wire, name) if name in wire else {}
+    return {key: _text(fields, key) for key in fields} or None
 
 
 def _number(value: object) -> int:

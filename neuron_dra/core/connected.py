@@ -25,10 +25,10 @@ def why_not_kubelet(version: tuple[int, int] | None) -> str:
     """Return why a kubelet of this version rules out connected sets; empty if it does not."""
     if version is not None and version >= versions.FIRST_WITH_COUNTERS:
         return ""
-    known = "unknown" if version is None else f"{version[0]}.{version[1]}"
+    version_text = "unknown" if version is None else f"{version[0]}.{version[1]}"
     return (
-        f"the version of this node's kubelet is {known}, and kubelets before 1.36 do not know the resource names by "
-        "which pods request them"
+        f"the version of this node's kubelet is {version_text}, and kubelets before 1.36 do not know the resource "
+        "names by which pods request them"
     )
 
 
@@ -49,16 +49,16 @@ def why_not_class(device_class: Mapping[str, Any] | None) -> str:
 
 def excludes_partitions(expressions: Iterable[str]) -> bool:
     """Return True if one of a DeviceClass's CEL expressions has EXCLUSION as a condition that must hold."""
-    wanted = _compact(EXCLUSION)
-    return any(wanted in _conditions(_compact(expression)) for expression in expressions)
+    exclusion = _compact(EXCLUSION)
+    return any(exclusion in _conditions(_compact(expression)) for expression in expressions)
 
 
 def _expressions(device_class: Mapping[str, Any]) -> list[str]:
     selectors = (device_class.get("spec") or {}).get("selectors") or []
-    found = []
+    expressions = []
     for selector in selectors:
-        found.append(str((selector.get("cel") or {}).get("expression") or ""))
-    return found
+        expressions.append(str((selector.get("cel") or {}).get("expression") or ""))
+    return expressions
 
 
 def _compact(expression: str) -> str:

@@ -68,12 +68,12 @@ class DividedOutcome:
 
 def is_in_play(published: Iterable[Wire], prepared: Iterable[PreparedClaim]) -> bool:
     """Return True if devices with counters are published, or a claim holds a connected set or a core partition."""
-    held = set()
+    held_names = set()
     for claim in prepared:
         for device in claim.devices:
-            held.add(device.device)
+            held_names.add(device.device)
     counted = any(device.get("consumesCounters") or members.is_partition(device["name"]) for device in published)
-    return counted or any(members.is_partition(name) for name in held)
+    return counted or any(members.is_partition(name) for name in held_names)
 
 
 def is_settled(published: Iterable[Wire]) -> bool:
@@ -105,13 +105,13 @@ def decide(
     devices, if they were listed from `now` on because a decision had `needs_allocated`.
     """
     current = situation.current
-    held = set()
+    held_names = set()
     for claim in situation.prepared:
         for device in claim.devices:
-            held.add(device.device)
+            held_names.add(device.device)
     offered = () if situation.refused else division.offered
-    wire = publication.free(situation, offered, held, lambda name: division.named(name) is not None)
-    leaving = frozenset(current) - set(wire) - held
+    wire = publication.free(situation, offered, held_names, lambda name: division.named(name) is not None)
+    leaving = frozenset(current) - set(wire) - held_names
     if last is None:
         unseen = not division.on or not set(division.position) <= {*wire, *current}
         if unseen and answer is None:
@@ -122,15 +122,15 @@ def decide(
         last = Leaving(leaving, now, now + timing.withdraw_s, timing.check_s[0])
     else:
         last = replace(last, names=leaving)
-    waits = bool(leaving) or not (division.on or held - set(wire))
+    waits = bool(leaving) or not (division.on or held_names - set(wire))
     due = waits and now >= last.look_at
     if due and answer is None:
         return DividedOutcome(needs_allocated=True)
     allocated = frozenset(answer or ())
     # Once the claims are listed, what none of them names may go; until then all that leaves stays.
     named = allocated if due else leaving | allocated
-    stay = named - set(wire) - held
-    kept = _kept(situation, division, stay | (held - set(wire)))
+    stay = named - set(wire) - held_names
+    kept = _kept(situation, division, stay | (held_names - set(wire)))
     if due and not kept and not division.on:
         return DividedOutcome(divided=False)
     if due:
@@ -152,21 +152,21 @@ def _without_counters(device: Wire) -> Wire:
     return {name: value for name, value in device.items() if name != "consumesCounters"}
 
 
-def _kept(situation: Situation, division: Division, wanted: Collection[str]) -> dict[str, Wire]:
-    """Return the devices `wanted` by name, as published and with their counters; unknown names are left out."""
-    found: dict[str, Wire] = {}
-    for name in wanted:
-        made = division.named(name)
+def _kept(situation: Situation, division: Division, device_names: Collection[str]) -> dict[str, Wire]:
+    """Return the devices with these names, as published and with their counters; unknown names are left out."""
+    device_by_name: dict[str, Wire] = {}
+    for name in device_names:
+        device = division.named(name)
         published = situation.current.get(name)
         if published is not None:
-            if made is not None:
-                consumes = {"consumesCounters": made.to_wire()["consumesCounters"]}
+            if device is not None:
+                consumes = {"consumesCounters": device.to_wire()["consumesCounters"]}
             else:
                 consumes = {}
-            found[name] = {**published, **consumes}
-        elif made is not None:
-            found[name] = made.to_wire()
-    return found
+            device_by_name[name] = {**published, **consumes}
+        elif device is not None:
+            device_by_name[name] = device.to_wire()
+    return device_by_name
 
 
 def _withdrawn(device: Wire, situation: Situation) -> Wire:

@@ -68,11 +68,11 @@ RUNTIME_MODES: Final[Mapping[int, tuple[int, ...]]] = {1: (4,), 2: (3, 2), 4: (1
 def group_sizes(modes: Iterable[int]) -> list[int]:
     """Return the numbers of nodes, in ascending order, for which the runtime has one of these modes."""
     offered = set(modes)
-    found = []
+    sizes = []
     for nodes, choices in RUNTIME_MODES.items():
         if not offered.isdisjoint(choices):
-            found.append(nodes)
-    return found
+            sizes.append(nodes)
+    return sizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,9 +146,9 @@ class NodeLabels:
     @classmethod
     def from_labels(cls, labels: Mapping[str, str]) -> NodeLabels:
         """Return these labels out of all `labels` of a Node; an empty value counts as absent."""
-        one, two, three = (labels.get(label) or None for label in names.NETWORK_LAYER_LABELS)
+        layer_1, layer_2, layer_3 = (labels.get(label) or None for label in names.NETWORK_LAYER_LABELS)
         return cls(
             labels.get(names.INSTANCE_TYPE_LABEL) or None,
-            (one, two, three),
+            (layer_1, layer_2, layer_3),
             labels.get(names.CAPACITY_BLOCK_LABEL) or None,
         )

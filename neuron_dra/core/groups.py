@@ -29,10 +29,10 @@ def group_ids(spec: InstanceType) -> dict[int, dict[int, str]]:
     """
     if spec.efa is None:
         return {}
-    found = {device_id: {1: spec.efa[device_id]} for device_id in range(spec.device_count)}
+    ids_by_device = {device_id: {1: spec.efa[device_id]} for device_id in range(spec.device_count)}
     for size in SIZES[1:]:
         for start in range(0, spec.device_count, size):
             block = group_id(spec.efa[start : start + size])
             for device_id in range(start, min(start + size, spec.device_count)):
-                found[device_id][size] = block
-    return found
+                ids_by_device[device_id][size] = block
+    return ids_by_device

@@ -60,11 +60,12 @@ def is_absent(claim: PreparedClaim, listed: Iterable[ListedPod], driver_name: st
     pods = list(listed)
     if not any(pod.claims for pod in pods):
         return False  # this kubelet may not list claims at all
-    wanted = {(driver_name, device.pool, device.device) for device in claim.devices}
+    claim_devices = {(driver_name, device.pool, device.device) for device in claim.devices}
     for pod in pods:
-        for other in pod.claims:
-            is_same = not claim.ref.name or (other.namespace, other.name) == (claim.ref.namespace, claim.ref.name)
-            if is_same and _has_one_of(other, wanted):
+        for listed_claim in pod.claims:
+            listed_name = (listed_claim.namespace, listed_claim.name)
+            may_be_same = not claim.ref.name or listed_name == (claim.ref.namespace, claim.ref.name)
+            if may_be_same and _has_one_of(listed_claim, claim_devices):
                 return False
         silent = claim.ref.namespace in ("", pod.namespace) and not pod.claims
         if silent and (not claim.pod or pod.name == claim.pod):
@@ -72,8 +73,8 @@ def is_absent(claim: PreparedClaim, listed: Iterable[ListedPod], driver_name: st
     return True
 
 
-def _has_one_of(claim: ListedClaim, wanted: Collection[tuple[str, str, str]]) -> bool:
-    """Return whether a listed claim has a device of `wanted`, whose pool is empty if only its CDI file is known."""
+def _has_one_of(claim: ListedClaim, devices: Collection[tuple[str, str, str]]) -> bool:
+    """Return whether a listed claim has a device of `devices`, whose pool is empty if only its CDI file is known."""
     return any(
-        (driver, pool, device) in wanted or (driver, "", device) in wanted for driver, pool, device in claim.devices
+        (driver, pool, device) in devices or (driver, "", device) in devices for driver, pool, device in claim.devices
     )

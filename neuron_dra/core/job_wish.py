@@ -39,9 +39,9 @@ def wish(text: str) -> Wish:
 
     Raises InvalidWish.
     """
-    found: dict[str, str] = {}
+    text_by_name: dict[str, str] = {}
     for part in text.split(","):
-        name, equals, value = (each.strip() for each in part.partition("="))
+        name, equals, value = (word.strip() for word in part.partition("="))
         if not equals or not value:
             raise InvalidWish(f"{user_text.shown(part.strip())}: write name=value, separated by commas")
         if name not in _READERS:
@@ -51,18 +51,18 @@ def wish(text: str) -> Wish:
             else:
                 hint = f"there are {', '.join(_READERS)}"
             raise InvalidWish(f"{user_text.shown(name)} is no part of it: {hint}")
-        if name in found:
+        if name in text_by_name:
             raise InvalidWish(f"{name} is there twice")
-        found[name] = value
-    if "topologySize" not in found:
+        text_by_name[name] = value
+    if "topologySize" not in text_by_name:
         raise InvalidWish("topologySize is missing: write topologySize=4, 2 or 1, the nodes of a group")
     return Wish(
-        size=_number("topologySize", found["topologySize"], SIZES),
-        instance_type=found.get("instanceType", ""),
-        strategy=_strategy(found.get("failureStrategy", "")),
-        logical_neuron_core=_number("logicalNeuronCore", found.get("logicalNeuronCore", "0"), (0, 1, 2)),
-        template=_name("template", found.get("template", ""), "a ResourceClaimTemplate"),
-        priority_class=_name("priorityClassName", found.get("priorityClassName", ""), "a PriorityClass"),
+        size=_number("topologySize", text_by_name["topologySize"], SIZES),
+        instance_type=text_by_name.get("instanceType", ""),
+        strategy=_strategy(text_by_name.get("failureStrategy", "")),
+        logical_neuron_core=_number("logicalNeuronCore", text_by_name.get("logicalNeuronCore", "0"), (0, 1, 2)),
+        template=_name("template", text_by_name.get("template", ""), "a ResourceClaimTemplate"),
+        priority_class=_name("priorityClassName", text_by_name.get("priorityClassName", ""), "a PriorityClass"),
     )
 
 
@@ -78,7 +78,7 @@ _READERS: Final = (
 
 def _number(name: str, text: str, allowed: tuple[int, ...]) -> int:
     if text not in map(str, allowed):
-        shown = ", ".join(str(each) for each in allowed if each)
+        shown = ", ".join(str(number) for number in allowed if number)
         raise InvalidWish(f"{name}={text[:20]}: write one of {shown}")
     return int(text)
 

@@ -24,13 +24,13 @@ def written(text: str) -> Test:
 
 
 def _term(term: str) -> Test:
-    if found := _SET.match(term):
-        values = {value.strip() for value in found["values"].split(",")}
-        return _one_of(found["key"], values, wanted=found["op"] == "in")
-    if found := _EQUAL.match(term):
-        return _one_of(found["key"], {found["value"]}, wanted=found["op"] != "!=")
-    if found := _KEY.match(term):
-        return _present(found["key"], wanted=not found["not"])
+    if match := _SET.match(term):
+        values = {value.strip() for value in match["values"].split(",")}
+        return _one_of(match["key"], values, must_match=match["op"] == "in")
+    if match := _EQUAL.match(term):
+        return _one_of(match["key"], {match["value"]}, must_match=match["op"] != "!=")
+    if match := _KEY.match(term):
+        return _present(match["key"], must_exist=not match["not"])
     raise ValueError(f"unable to parse requirement: {term}")
 
 
@@ -38,25 +38,25 @@ def of_object(selector: Wire | None) -> Test:
     """Return the test of a LabelSelector; None selects nothing. Raises ValueError for an unknown operator."""
     if selector is None:
         return lambda labels: False
-    tests = [_one_of(key, {value}, wanted=True) for key, value in (selector.get("matchLabels") or {}).items()]
+    tests = [_one_of(key, {value}, must_match=True) for key, value in (selector.get("matchLabels") or {}).items()]
     for expression in selector.get("matchExpressions") or ():
         operator, key = expression.get("operator"), expression.get("key") or ""
         if operator in ("In", "NotIn"):
-            tests.append(_one_of(key, set(expression.get("values") or ()), wanted=operator == "In"))
+            tests.append(_one_of(key, set(expression.get("values") or ()), must_match=operator == "In"))
         elif operator in ("Exists", "DoesNotExist"):
-            tests.append(_present(key, wanted=operator == "Exists"))
+            tests.append(_present(key, must_exist=operator == "Exists"))
         else:
             raise ValueError(f"not a valid selector operator: {operator}")
     return lambda labels: all(test(labels) for test in tests)
 
 
-def _one_of(key: str, values: set[str], *, wanted: bool) -> Test:
+def _one_of(key: str, values: set[str], *, must_match: bool) -> Test:
     # As in Kubernetes, an absent label satisfies != and notin.
-    return lambda labels: (labels.get(key) in values) is wanted
+    return lambda labels: (labels.get(key) in values) is must_match
 
 
-def _present(key: str, *, wanted: bool) -> Test:
-    return lambda labels: (key in labels) is wanted
+def _present(key: str, *, must_exist: bool) -> Test:
+    return lambda labels: (key in labels) is must_exist
 
 
 EVERY: Test = written("")

@@ -76,7 +76,7 @@ def _checked(device: Device, problems: list[str]) -> Device:
 
 def valid(attributes: Mapping[str, Attribute]) -> dict[str, Attribute]:
     """Return the attributes whose value the API server accepts; the names are this driver's own."""
-    return {name: each for name, each in attributes.items() if not _value_problem(each)}
+    return {name: attribute for name, attribute in attributes.items() if not _value_problem(attribute)}
 
 
 def _name_problem(name: str) -> str:

@@ -26,7 +26,7 @@ def of_type(spec: InstanceType) -> frozenset[Pair]:
     """Return the links that a type has. A switch connects every pair."""
     if spec.shape == "switch":
         return frozenset(itertools.combinations(range(spec.device_count), 2))
-    listed = ((one, other) for one, others in enumerate(spec.links) for other in others)
+    listed = ((device_id, neighbor) for device_id, neighbors in enumerate(spec.links) for neighbor in neighbors)
     return frozenset((min(pair), max(pair)) for pair in listed)
 
 
@@ -35,16 +35,18 @@ def readings(node: Node) -> dict[Pair, bool | None]:
     if node.spec is None:
         return {}
     reported = {device.device_id: device.reported for device in node.devices}
-    named = ((one, other) for one, others in reported.items() for other in others or ())
+    named = ((device_id, neighbor) for device_id, neighbors in reported.items() for neighbor in neighbors or ())
     pairs = of_type(node.spec) | {(min(pair), max(pair)) for pair in named}
     return {pair: _reading(*pair, reported) for pair in pairs}
 
 
-def _reading(one: int, other: int, reported: Mapping[int, frozenset[int] | None]) -> bool | None:
-    here, there = reported.get(one), reported.get(other)
-    if (here is not None and other not in here) or (there is not None and one not in there):
+def _reading(first: int, second: int, reported: Mapping[int, frozenset[int] | None]) -> bool | None:
+    links_of_first, links_of_second = reported.get(first), reported.get(second)
+    if links_of_first is not None and second not in links_of_first:
         return False
-    if here is None or there is None:
+    if links_of_second is not None and first not in links_of_second:
+        return False
+    if links_of_first is None or links_of_second is None:
         return None
     return True
 
@@ -52,11 +54,11 @@ def _reading(one: int, other: int, reported: Mapping[int, frozenset[int] | None]
 def up_now(node: Node) -> frozenset[Pair]:
     """Return the links that are up, from one reading; one that is unread counts as the type has it."""
     usual = of_type(node.spec) if node.spec is not None else frozenset()
-    found = set()
+    links_up = set()
     for pair, is_up in readings(node).items():
         if is_up or (is_up is None and pair in usual):
-            found.add(pair)
-    return frozenset(found)
+            links_up.add(pair)
+    return frozenset(links_up)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,30 +75,30 @@ class Link:
 class Links:
     """The links as the node's sets count them; `look_at` is when one that is well again may count as up."""
 
-    each: Mapping[Pair, Link] = field(default_factory=dict)
+    link_by_pair: Mapping[Pair, Link] = field(default_factory=dict)
     look_at: float | None = None
 
     @property
     def up(self) -> frozenset[Pair]:
         """The links that count as up."""
-        return frozenset(pair for pair, link in self.each.items() if link.is_up)
+        return frozenset(pair for pair, link in self.link_by_pair.items() if link.is_up)
 
 
 def followed(before: Links, node: Node, now: float, hold_s: float) -> Links:
     """Return the links after a reading at time `now`; `hold_s` is the first time for which a link must be well."""
     usual = up_now(node)
-    each: dict[Pair, Link] = {}
+    link_by_pair: dict[Pair, Link] = {}
     times = []
     for pair, is_up in readings(node).items():
-        known = before.each.get(pair)
-        if known is not None:
-            link = _followed(known, is_up, now, hold_s)
+        former = before.link_by_pair.get(pair)
+        if former is not None:
+            link = _followed(former, is_up, now, hold_s)
         else:
             link = _first(pair in usual, now)
-        each[pair] = link
+        link_by_pair[pair] = link
         if link.well_since is not None:
             times.append(link.well_since + _hold_s(link, hold_s))
-    return Links(each, min(times, default=None))
+    return Links(link_by_pair, min(times, default=None))
 
 
 def _first(is_up: bool, now: float) -> Link:
@@ -126,17 +128,17 @@ def _hold_s(link: Link, hold_s: float) -> float:
 
 def is_connected(ids: Collection[int], links: Iterable[Pair]) -> bool:
     """Return True if `links` between the devices `ids` themselves connect them all."""
-    wanted = set(ids)
-    beside: dict[int, set[int]] = {device_id: set() for device_id in wanted}
-    for one, other in links:
-        if one in wanted and other in wanted:
-            beside[one].add(other)
-            beside[other].add(one)
+    all_ids = set(ids)
+    neighbors: dict[int, set[int]] = {device_id: set() for device_id in all_ids}
+    for first, second in links:
+        if first in all_ids and second in all_ids:
+            neighbors[first].add(second)
+            neighbors[second].add(first)
     reached: set[int] = set()
-    ahead = list(wanted)[:1]
+    ahead = list(all_ids)[:1]
     while ahead:
         device_id = ahead.pop()
         if device_id not in reached:
             reached.add(device_id)
-            ahead += beside[device_id] - reached
-    return reached == wanted
+            ahead += neighbors[device_id] - reached
+    return reached == all_ids

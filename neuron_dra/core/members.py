@@ -58,12 +58,12 @@ def of(name: str, spec: InstanceType | None) -> Members | None:
     match = _NAME.fullmatch(name)
     if match is None or spec is None:
         return None
-    number, first, each = int(match[2]), int(match[3]), cores_each(spec)
+    number, first, per_device = int(match[2]), int(match[3]), cores_each(spec)
     if match[1] == names.SET_PREFIX:
         if number > spec.device_count or first >= spec.device_count:
             return None
         return Members(tuple((first + step) % spec.device_count for step in range(number)))
-    inside_one = first % each + number <= each
-    if first + number > spec.device_count * each or (first % each and not inside_one):
+    inside_one = first % per_device + number <= per_device
+    if first + number > spec.device_count * per_device or (first % per_device and not inside_one):
         return None
-    return Members(tuple(range(first // each, (first + number - 1) // each + 1)), Cores(first, number))
+    return Members(tuple(range(first // per_device, (first + number - 1) // per_device + 1)), Cores(first, number))

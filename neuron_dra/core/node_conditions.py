@@ -42,11 +42,11 @@ def parse(text: str) -> tuple[FaultCondition, ...]:
     words = [word.strip() for word in text.split(",") if word.strip()]
     if len(words) > CONDITIONS_AT_MOST:
         raise ValueError(f"write at most {CONDITIONS_AT_MOST} conditions")
-    found = [_condition(word) for word in words]
-    kinds = [each.kind for each in found]
+    conditions = [_condition(word) for word in words]
+    kinds = [condition.kind for condition in conditions]
     if len({*kinds}) < len(kinds):
         raise ValueError("write each type of condition once")
-    return tuple(found)
+    return tuple(conditions)
 
 
 def _condition(word: str) -> FaultCondition:
@@ -62,21 +62,23 @@ def _condition(word: str) -> FaultCondition:
 DEFAULT: Final = parse(DEFAULT_TEXT)
 
 
-def faults(conditions: Iterable[Mapping[str, Any]], wanted: Iterable[FaultCondition]) -> Iterator[tuple[str, str]]:
-    """Yield type and text of each of a Node's conditions that means a fault, in the order of `wanted`."""
-    by_kind = {str(each.get("type")): each for each in conditions}
-    for one in wanted:
-        there = by_kind.get(one.kind)
-        if there is not None and one.holds(there):
-            yield one.kind, _text(one, there)
+def faults(
+    conditions: Iterable[Mapping[str, Any]], fault_conditions: Iterable[FaultCondition]
+) -> Iterator[tuple[str, str]]:
+    """Yield type and text of each of a Node's conditions that means a fault, in the order of `fault_conditions`."""
+    by_kind = {str(condition.get("type")): condition for condition in conditions}
+    for fault_condition in fault_conditions:
+        condition = by_kind.get(fault_condition.kind)
+        if condition is not None and fault_condition.holds(condition):
+            yield fault_condition.kind, _text(fault_condition, condition)
 
 
-def _text(one: FaultCondition, condition: Mapping[str, Any]) -> str:
+def _text(fault_condition: FaultCondition, condition: Mapping[str, Any]) -> str:
     """Return what an agent says, for a message: one line of printable characters, and not a long one."""
     reason = _plain(condition.get("reason"), REASON_CHARACTERS)
     message = _plain(condition.get("message"), MESSAGE_CHARACTERS)
-    said = ": ".join(part for part in (reason, message) if part)
-    return f"{one.kind} is {one.status}" + (f", {said}" if said else "")
+    details = ": ".join(part for part in (reason, message) if part)
+    return f"{fault_condition.kind} is {fault_condition.status}" + (f", {details}" if details else "")
 
 
 def _plain(text: object, most: int) -> str:

@@ -19,10 +19,10 @@ def numa_nodes(spec: InstanceType) -> list[int]:
     if spec.device_count == 1:
         return [NONE]
     if spec.efa is None:
-        found = []
+        node_by_device = []
         for device_id in range(spec.device_count):
-            found.append(0 if device_id < spec.device_count // 2 else 1)
-        return found
+            node_by_device.append(0 if device_id < spec.device_count // 2 else 1)
+        return node_by_device
     functions = sorted(set(spec.efa))
     low = functions[: len(functions) // 2]
     return [0 if function in low else 1 for function in spec.efa]

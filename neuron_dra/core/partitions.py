@@ -94,27 +94,27 @@ def partitioned(
     up = linked.up_now(node) if links is None else links
     with_node = any(device.name == names.NODE_DEVICE for device in shown)
     is_whole = [device.name for device in shown] == [names.NODE_DEVICE]
-    made = _Maker(node, node.spec, up, with_node=with_node, with_ones=is_whole)
-    kept = [made.whole(device) for device in shown]
+    maker = _Maker(node, node.spec, up, with_node=with_node, with_ones=is_whole)
+    kept = [maker.whole(device) for device in shown]
     if is_whole and not parts:
-        return Partitioned(tuple(kept), made.counters(), {names.NODE_DEVICE: 0})
+        return Partitioned(tuple(kept), maker.counters(), {names.NODE_DEVICE: 0})
     # A slot for each device that the type can publish, present or not, so that each keeps its position.
     slots: dict[str, tuple[int, int, str]] = {}
-    for one in made.undivided(with_singles=not is_whole):
-        slots[one.device.name] = _use_order(one)
+    for partition in maker.undivided(with_singles=not is_whole):
+        slots[partition.device.name] = _use_order(partition)
     left_out = []
-    for name, of_size in made.sizes(sizes):
+    for name, of_size in maker.sizes(sizes):
         if len(slots) + len(of_size) > at_most:
             left_out.append(name)
             continue
-        for one in of_size:
-            slots[one.device.name] = _use_order(one)
-            if made.serves(one):
-                kept.append(one)
+        for partition in of_size:
+            slots[partition.device.name] = _use_order(partition)
+            if maker.serves(partition):
+                kept.append(partition)
     in_use_order = sorted(slots, key=lambda name: slots[name])
     position = {name: n for n, name in enumerate(in_use_order)}
-    kept.sort(key=lambda one: position[one.device.name])
-    return Partitioned(tuple(kept), made.counters(), position, tuple(left_out))
+    kept.sort(key=lambda partition: position[partition.device.name])
+    return Partitioned(tuple(kept), maker.counters(), position, tuple(left_out))
 
 
 def devices_at_most(spec: InstanceType | None) -> int:
@@ -131,15 +131,15 @@ def named(node: Node, name: str) -> Device | None:
     """
     if node.spec is None:
         return None
-    made = _Maker(node, node.spec, linked.of_type(node.spec), with_node=False)
+    maker = _Maker(node, node.spec, linked.of_type(node.spec), with_node=False)
     behind = members.of(name, node.spec)
     if behind is not None:
-        return (made.set_of(behind.ids) if behind.cores is None else made.cores_of(behind.cores.all)).device
+        return (maker.set_of(behind.ids) if behind.cores is None else maker.cores_of(behind.cores.all)).device
     if name == names.NODE_DEVICE:
-        return made.whole(Device(name, made.ids)).device
+        return maker.whole(Device(name, maker.ids)).device
     suffix = name.removeprefix(names.DEVICE_PREFIX)
-    if name.startswith(names.DEVICE_PREFIX) and suffix.isdecimal() and int(suffix) in made.ids:
-        return made.whole(Device(name, (int(suffix),))).device
+    if name.startswith(names.DEVICE_PREFIX) and suffix.isdecimal() and int(suffix) in maker.ids:
+        return maker.whole(Device(name, (int(suffix),))).device
     return None
 
 
@@ -148,17 +148,16 @@ def _is_of(device: Device, spec: InstanceType) -> bool:
     return len(device.device_ids) == 1 and device.device_ids[0] < spec.device_count
 
 
-def _use_order(one: Partition) -> tuple[int, int, str]:
+def _use_order(partition: Partition) -> tuple[int, int, str]:
     """Sort small partitions first, by their first core, so that small allocations gather at one end of the node."""
-    return len(one.cores), min(one.cores), one.device.name
+    return len(partition.cores), min(partition.cores), partition.device.name
 
 
 class _Maker:
     """Makes the partitions of one node, as if all devices of its type were there.
 
-    `each` is the number of logical cores of a device, `links` those that are up. With `with_node`, the whole node is
-    published as one device, so a set of all devices is not; `with_ones`, sets of one device are published in place of
-    the devices.
+    `links` are those that are up. With `with_node`, the whole node is published as one device, so a set of all devices
+    is not; `with_ones`, sets of one device are published in place of the devices.
     """
 
     def __init__(
@@ -179,7 +178,7 @@ class _Maker:
             device.device_id: device for device in node.devices if device.core_count == spec.cores_per_device
         }
         self.ids = tuple(range(spec.device_count))
-        self._each = members.cores_each(spec)
+        self._cores_per_device = members.cores_each(spec)
         self._common = _common_attributes(node)
 
     def counters(self) -> tuple[CounterSet, ...]:
@@ -188,7 +187,7 @@ class _Maker:
         for device_id in self.ids:
             name = self._cores_set(device_id)
             sets.setdefault(name, {}).update({self._core_counter(core): 1 for core in self._cores_of(device_id)})
-        devices = {self._device_counter(device_id): self._each for device_id in self.ids}
+        devices = {self._device_counter(device_id): self._cores_per_device for device_id in self.ids}
         return (
             CounterSet(DEVICES_COUNTERS, devices),
             *(CounterSet(name, sets[name]) for name in sorted(sets, key=_last)),
@@ -206,23 +205,23 @@ class _Maker:
         """Return a published device, single or whole node, with its counters and sizes."""
         return self._of_devices(device, self.ids if device.name == names.NODE_DEVICE else device.device_ids)
 
-    def serves(self, one: Partition) -> bool:
+    def serves(self, partition: Partition) -> bool:
         """Return True if all devices of a partition can be used, and links between them connect them all."""
-        ids = one.device.device_ids
+        ids = partition.device.device_ids
         return all(device_id in self._usable for device_id in ids) and linked.is_connected(ids, self._links)
 
-    def sizes(self, wanted: Sequence[str] = ()) -> Iterator[tuple[str, list[Partition]]]:
-        """Yield each size with all its partitions, in the order of `wanted`, or the most requested ones first."""
+    def sizes(self, wanted_sizes: Sequence[str] = ()) -> Iterator[tuple[str, list[Partition]]]:
+        """Yield each size with all its partitions, in the order of `wanted_sizes`, or the most requested ones first."""
         every: dict[str, list[Partition]] = {}
-        for size, found in self._sets().items():
-            every[f"connected-{size}"] = [self.set_of(ids) for ids in found]
-        parts = {f"cores-{number}": self._parts(number) for number in range(1, self._each)}
+        for size, sets in self._sets().items():
+            every[f"connected-{size}"] = [self.set_of(ids) for ids in sets]
+        parts = {f"cores-{number}": self._parts(number) for number in range(1, self._cores_per_device)}
         every |= parts
         for number in self._range_sizes():
             every[f"cores-{number}"] = self._ranges(number)
         ones = ["connected-1"] if self._with_ones else []  # in place of single devices
-        if wanted:
-            order = [*ones, *wanted]
+        if wanted_sizes:
+            order = [*ones, *wanted_sizes]
         else:
             popular_cores = [f"cores-{number}" for number in CORES_FIRST]
             popular_sets = [f"connected-{size}" for size in (*SETS_FIRST, len(self.ids))]
@@ -239,16 +238,16 @@ class _Maker:
         if total < 2:
             return {}
         if self._spec.shape in ("ring", "line"):
-            found: dict[int, list[tuple[int, ...]]] = {}
+            sets_by_size: dict[int, list[tuple[int, ...]]] = {}
             for size in range(2, total):
-                found[size] = list(self._arcs(size))
+                sets_by_size[size] = list(self._arcs(size))
         else:
-            found = {size: list(self._blocks(size)) for size in GROUPS if size < total}
+            sets_by_size = {size: list(self._blocks(size)) for size in GROUPS if size < total}
         if self._with_ones:
-            found[1] = [(device_id,) for device_id in self.ids]
+            sets_by_size[1] = [(device_id,) for device_id in self.ids]
         if not self._with_node:
-            found[total] = [self.ids]
-        return dict(sorted(found.items()))
+            sets_by_size[total] = [self.ids]
+        return dict(sorted(sets_by_size.items()))
 
     def _arcs(self, size: int) -> Iterator[tuple[int, ...]]:
         """Yield the sets of `size` consecutive devices; those of a ring wrap."""
@@ -277,11 +276,13 @@ class _Maker:
 
         It has their sizes, which the classes of sets select, only if links connect them.
         """
-        found: list[int] = []
+        core_numbers: list[int] = []
         for device_id in ids:
-            found += self._cores_of(device_id)
-        cores = frozenset(found)
-        used = CounterSet(DEVICES_COUNTERS, {self._device_counter(device_id): self._each for device_id in sorted(ids)})
+            core_numbers += self._cores_of(device_id)
+        cores = frozenset(core_numbers)
+        used = CounterSet(
+            DEVICES_COUNTERS, {self._device_counter(device_id): self._cores_per_device for device_id in sorted(ids)}
+        )
         attributes = dict(device.attributes)
         if linked.is_connected(ids, self._links):  # a whole node may be published though a part of it is cut off
             attributes |= _sizes(len(ids), len(cores))
@@ -293,43 +294,45 @@ class _Maker:
 
     def _parts(self, number: int) -> list[Partition]:
         """Return the partitions of `number` consecutive cores inside one device, for each device."""
-        found = []
+        partitions = []
         for device_id in self.ids:
             cores = self._cores_of(device_id)
             for first in range(cores.start, cores.stop - number + 1):
-                found.append(self.cores_of(range(first, first + number)))
-        return found
+                partitions.append(self.cores_of(range(first, first + number)))
+        return partitions
 
     def _range_sizes(self) -> Collection[int]:
         """Return the numbers of cores that end inside a device, which only a range can have; rings and lines only."""
-        total = len(self.ids) * self._each
+        total = len(self.ids) * self._cores_per_device
         if self._spec.shape not in ("ring", "line") or len(self.ids) < 2:
             return ()
-        return [number for number in range(self._each + 1, total) if number % self._each]
+        return [number for number in range(self._cores_per_device + 1, total) if number % self._cores_per_device]
 
     def _ranges(self, number: int) -> list[Partition]:
         """Return the ranges that start at a device and do not wrap past the last: visible cores must increase."""
-        span = -(-number // self._each)
+        span = -(-number // self._cores_per_device)
         starts = self.ids[: len(self.ids) - span + 1]
-        found = []
+        partitions = []
         for first in starts:
-            found.append(self.cores_of(range(first * self._each, first * self._each + number)))
-        return found
+            partitions.append(
+                self.cores_of(range(first * self._cores_per_device, first * self._cores_per_device + number))
+            )
+        return partitions
 
     def cores_of(self, cores: range) -> Partition:
         """Return the partition of a range of logical cores, numbered in the node.
 
         It consumes the number of its cores in `devices`, and the single cores of a device that it covers only partly.
         """
-        each = self._each
-        ids = tuple(range(cores.start // each, (cores.stop - 1) // each + 1))
+        per_device = self._cores_per_device
+        ids = tuple(range(cores.start // per_device, (cores.stop - 1) // per_device + 1))
         used: dict[str, int] = {}
         single: dict[str, int] = {}
         last_partly = None  # at most one as published, because a range starts at a device's first core
         for device_id in ids:
             own = [core for core in self._cores_of(device_id) if core in cores]
             used[self._device_counter(device_id)] = len(own)
-            if len(own) < each:
+            if len(own) < per_device:
                 last_partly = device_id
                 single.update((self._core_counter(core), 1) for core in own)
         consumes = [CounterSet(DEVICES_COUNTERS, used)]
@@ -348,11 +351,11 @@ class _Maker:
     # Names
 
     def _cores_of(self, device_id: int) -> range:
-        return range(device_id * self._each, (device_id + 1) * self._each)
+        return range(device_id * self._cores_per_device, (device_id + 1) * self._cores_per_device)
 
     def _cores_set(self, device_id: int) -> str:
         """Return the name of the counter set with the cores of a device."""
-        return f"cores-{device_id // (COUNTERS_PER_SET // self._each)}"
+        return f"cores-{device_id // (COUNTERS_PER_SET // self._cores_per_device)}"
 
     @staticmethod
     def _device_counter(device_id: int) -> str:

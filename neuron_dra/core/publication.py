@@ -105,35 +105,35 @@ def decide(
     read because a decision had `needs_allocated`.
     """
     current = situation.current
-    held = set()
+    held_names = set()
     for claim in situation.prepared:
         for device in claim.devices:
-            held.add(device.device)
+            held_names.add(device.device)
     if situation.refused:
-        return _refused(now, situation, held, last, answer, timing)
+        return _refused(now, situation, held_names, last, answer, timing)
     offered, keeps_shape = situation.offered, False
     if offered and _is_reshaped(situation):
-        known = _known(now, (), last, answer, timing, timing.shape_s)
-        if known is None and not situation.prepared:
+        allocated = _known(now, (), last, answer, timing, timing.shape_s)
+        if allocated is None and not situation.prepared:
             return Outcome(needs_allocated=True)
-        if situation.prepared or (known is not None and known.names):
+        if situation.prepared or (allocated is not None and allocated.names):
             offered, keeps_shape = situation.other, True
-            if known is not None:
-                last = known
+            if allocated is not None:
+                last = allocated
             else:
                 last = Claimed(frozenset(), now + timing.shape_s, timing.shape_s)
-    wire = free(situation, offered, held)
+    wire = free(situation, offered, held_names)
     claimed: Claimed | None = None
-    if leaving := set(current) - set(wire) - held:
-        known = _known(now, leaving, last, answer, timing, timing.check_s[0])
-        if known is None:
+    if leaving := set(current) - set(wire) - held_names:
+        allocated = _known(now, leaving, last, answer, timing, timing.check_s[0])
+        if allocated is None:
             return Outcome(needs_allocated=True)
-        held |= leaving & known.names
-        claimed = known if leaving & known.names else None
+        held_names |= leaving & allocated.names
+        claimed = allocated if leaving & allocated.names else None
     if keeps_shape and claimed is None:
         claimed = last
     by_name: dict[str, Wire] = {device.name: device.to_wire() for device in offered}
-    for name in held - set(wire):
+    for name in held_names - set(wire):
         if name in by_name or name in current:
             wire[name] = by_name.get(name) or current[name]  # allocated: stays published, even unhealthy or gone
     return Outcome(marked(situation, wire), claimed=claimed, keeps_shape=keeps_shape)
@@ -142,7 +142,7 @@ def decide(
 def _refused(
     now: float,
     situation: Situation,
-    held: set[str],
+    held_names: set[str],
     last: Claimed | None,
     answer: Collection[str] | None,
     timing: LeavingTiming,
@@ -153,19 +153,19 @@ def _refused(
     """
     current = situation.current
     claimed: Claimed | None = None
-    if leaving := set(current) - held:
-        known = _known(now, leaving, last, answer, timing, timing.check_s[0])
-        if known is None:
+    if leaving := set(current) - held_names:
+        allocated = _known(now, leaving, last, answer, timing, timing.check_s[0])
+        if allocated is None:
             return Outcome(needs_allocated=True)
-        held = held | (leaving & known.names)
-        claimed = known if leaving & known.names else None
-    there: dict[str, Wire] = {}
+        held_names = held_names | (leaving & allocated.names)
+        claimed = allocated if leaving & allocated.names else None
+    wire_by_name: dict[str, Wire] = {}
     for device in (*situation.other, *situation.offered):
-        there[device.name] = device.to_wire()
+        wire_by_name[device.name] = device.to_wire()
     wire = {}
-    for name in held:
-        if name in there or name in current:
-            wire[name] = there.get(name) or current[name]
+    for name in held_names:
+        if name in wire_by_name or name in current:
+            wire[name] = wire_by_name.get(name) or current[name]
     if not wire and not current:
         return Outcome()
     return Outcome(marked(situation, wire), claimed=claimed)
@@ -179,10 +179,10 @@ def marked(situation: Situation, wire: Mapping[str, Wire]) -> tuple[Wire, ...]:
 def with_marks(situation: Situation, device: Wire) -> dict[str, Any]:
     """Return a device with the marks of an unhealthy one and the tag, as they are now."""
     reasons = situation.reasons.get(device["name"], ())
-    made = ultraserver.tagged(health.marked(device, reasons, situation.effect), situation.tag)
+    tagged = ultraserver.tagged(health.marked(device, reasons, situation.effect), situation.tag)
     if situation.is_closed and situation.keeps_taints is not False:
-        return busy.tainted(made)
-    return made
+        return busy.tainted(tagged)
+    return tagged
 
 
 def _is_reshaped(situation: Situation) -> bool:
@@ -217,7 +217,7 @@ def _known(
 def free(
     situation: Situation,
     offered: Iterable[Device],
-    held: Collection[str],
+    held_names: Collection[str],
     counted: Callable[[str], bool] = lambda name: False,
 ) -> dict[str, Wire]:
     """Return the offered devices that may be published, by name, and those that claims hold in any case.
@@ -225,15 +225,15 @@ def free(
     `counted` returns True for the name of a device that is published with counters while a claim holds it.
     """
     offered = tuple(offered)
-    known = {device.name for device in offered}
-    known |= {device.device for claim in situation.prepared for device in claim.devices if counted(device.device)}
-    elsewhere = held_elsewhere(situation, known)
-    found: dict[str, Wire] = {}
+    offered_names = {device.name for device in offered}
+    prepared_names = {device.device for claim in situation.prepared for device in claim.devices}
+    elsewhere = held_elsewhere(situation, offered_names | {name for name in prepared_names if counted(name)})
+    wire_by_name: dict[str, Wire] = {}
     for device in offered:
         is_taken = bool(elsewhere.intersection(situation.ids.get(device.name, ())))
-        if device.name in held or not (is_taken or is_withheld(situation, device.name)):
-            found[device.name] = device.to_wire()
-    return found
+        if device.name in held_names or not (is_taken or is_withheld(situation, device.name)):
+            wire_by_name[device.name] = device.to_wire()
+    return wire_by_name
 
 
 def held_elsewhere(situation: Situation, offered: Collection[str]) -> set[int]:
@@ -241,12 +241,12 @@ def held_elsewhere(situation: Situation, offered: Collection[str]) -> set[int]:
 
     Under the offered names the scheduler would consider them free, and prepare would reject its pods.
     """
-    found: set[int] = set()
+    device_ids: set[int] = set()
     for claim in situation.prepared:
         for device in claim.devices:
             if device.device not in offered and not device.admin_access:
-                found.update(device.device_ids)
-    return found
+                device_ids.update(device.device_ids)
+    return device_ids
 
 
 def is_withheld(situation: Situation, name: str) -> bool:

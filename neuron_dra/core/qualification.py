@@ -67,15 +67,15 @@ def figures(message: str) -> dict[str, float]:
     """
     lines = message[:MESSAGE_AT_MOST].strip().splitlines()
     try:
-        said = json.loads(lines[-1]) if lines else {}
+        reported = json.loads(lines[-1]) if lines else {}
     except (ValueError, RecursionError):
         return {}
-    found: dict[str, float] = {}
-    for name, value in said.items() if isinstance(said, dict) else ():
+    figure_by_name: dict[str, float] = {}
+    for name, value in reported.items() if isinstance(reported, dict) else ():
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if len(found) < FIGURES_AT_MOST and _FIGURE.fullmatch(name) and is_number and is_figure(value):
-            found[name] = float(value)
-    return found
+        if len(figure_by_name) < FIGURES_AT_MOST and _FIGURE.fullmatch(name) and is_number and is_figure(value):
+            figure_by_name[name] = float(value)
+    return figure_by_name
 
 
 def is_figure(value: float) -> bool:

@@ -71,13 +71,13 @@ class KnownBad:
     @property
     def ranges(self) -> tuple[tuple[Release, Release], ...]:
         """The first release with it and the first without it, for each group of minor versions."""
-        found = []
+        ranges = []
         first = self.since
         for fixed in self.fixed_in:
             if fixed > first:
-                found.append((first, fixed))
+                ranges.append((first, fixed))
             first = (fixed[0], fixed[1] + 1, 0)
-        return tuple(found)
+        return tuple(ranges)
 
 
 COUNTERS_SINCE: Final[Release] = (*versions.FIRST_WITH_COUNTERS, 0)
@@ -255,8 +255,8 @@ def kubelet_notes(version: str) -> list[VersionProblem]:
 
 def with_counters(release: Release, *, forbidding: bool = False) -> tuple[KnownBad, ...]:
     """Return the faults with shared counters that a release has; with `forbidding`, those that forbid sets."""
-    found = (bad for bad in KNOWN_BAD if bad.counts and bad.is_in(release))
-    return tuple(bad for bad in found if bad.forbids or not forbidding)
+    faults = (bad for bad in KNOWN_BAD if bad.counts and bad.is_in(release))
+    return tuple(bad for bad in faults if bad.forbids or not forbidding)
 
 
 def why_no_sets(version: str, oldest: Release = OLDEST_FOR_SETS) -> str:

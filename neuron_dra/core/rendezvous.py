@@ -62,13 +62,13 @@ class Rendezvous:
         Those of a CDI file overwrite the pod's own, so MASTER_ADDR, MASTER_PORT and NEURON_RT_ROOT_COMM_ID are set only
         if the workload requests them: other controllers, such as Kubeflow's, set them in the pod.
         """
-        found = [f"NEURON_DRA_RANK0_ADDR={self.address}", f"NEURON_GLOBAL_TOPOID0_HOST={self.address}"]
+        variables = [f"NEURON_DRA_RANK0_ADDR={self.address}", f"NEURON_GLOBAL_TOPOID0_HOST={self.address}"]
         if self.mode:
-            found += [f"MASTER_ADDR={self.address}", f"MASTER_PORT={MASTER_PORT}"]
+            variables += [f"MASTER_ADDR={self.address}", f"MASTER_PORT={MASTER_PORT}"]
         if self.mode == HOST and self.host_ip:
             host = f"[{self.host_ip}]" if ":" in self.host_ip else self.host_ip
-            found.append(f"NEURON_RT_ROOT_COMM_ID={host}:{ROOT_COMM_PORT}")
-        return tuple(found)
+            variables.append(f"NEURON_RT_ROOT_COMM_ID={host}:{ROOT_COMM_PORT}")
+        return tuple(variables)
 
 
 def _matches(pattern: re.Pattern[str], value: Any) -> bool:

@@ -71,23 +71,25 @@ class NodeReservation:
         """Return the reservation that a node's tag describes; it has no place, so claims wait for the object."""
         return cls(tag.workload_namespace, tag.workload_name, tag.workload_uid, tag.phase)
 
-    def names(self, wanted: config.UltraServerSettings | None, ref: ClaimRef) -> bool:
-        """Return True if the claim `ref` with the configuration `wanted` belongs to the workload.
+    def names(self, settings: config.UltraServerSettings | None, ref: ClaimRef) -> bool:
+        """Return True if the claim `ref` with the configuration `settings` belongs to the workload.
 
         A configuration without a UID belongs to it too: templates of AWS's operator name the workload without one.
         """
-        return wanted is not None and (ref.namespace, wanted.workload_id, wanted.workload_uid or self.workload_uid) == (
-            self.namespace,
-            self.workload,
-            self.workload_uid,
-        )
+        if settings is None:
+            return False
+        named_uid = settings.workload_uid or self.workload_uid
+        named = (ref.namespace, settings.workload_id, named_uid)
+        return named == (self.namespace, self.workload, self.workload_uid)
 
 
 def is_of(claim: Claim, tag: Tag) -> bool:
     """Return True if a request of the claim, other than those with adminAccess, belongs to the workload of the tag."""
     reservation = NodeReservation.remembered(tag)
     requests = {device.request for device in claim.devices if not device.admin_access}
-    return any(reservation.names(config.effective(claim.configs, each).ultraserver, claim.ref) for each in requests)
+    return any(
+        reservation.names(config.effective(claim.configs, request).ultraserver, claim.ref) for request in requests
+    )
 
 
 def why_refused(claim: Claim, reservation: NodeReservation | None, node_name: str) -> str:
@@ -97,11 +99,11 @@ def why_refused(claim: Claim, reservation: NodeReservation | None, node_name: st
     rejected if it names a workload, or uses the DeviceClass of reserved devices.
     """
     for request in dict.fromkeys(device.request for device in claim.devices if not device.admin_access):
-        wanted = config.effective(claim.configs, request).ultraserver
+        settings = config.effective(claim.configs, request).ultraserver
         reserved_class = any(
             device.device_class == names.WORKLOAD_CLASS for device in claim.devices if device.request == request
         )
-        why = _why_refused(claim.ref, wanted, reservation, node_name, reserved_class=reserved_class)
+        why = _why_refused(claim.ref, settings, reservation, node_name, reserved_class=reserved_class)
         if why:
             return f"claim {claim.ref}: {why}"
     return ""
@@ -109,7 +111,7 @@ def why_refused(claim: Claim, reservation: NodeReservation | None, node_name: st
 
 def _why_refused(
     ref: ClaimRef,
-    wanted: config.UltraServerSettings | None,
+    settings: config.UltraServerSettings | None,
     reservation: NodeReservation | None,
     node_name: str,
     *,
@@ -119,38 +121,38 @@ def _why_refused(
 
     `reserved_class` means that the request uses the DeviceClass of reserved devices.
     """
-    named = wanted is not None and (wanted.workload_id, wanted.workload_uid) != (None, None)
+    named = settings is not None and (settings.workload_id, settings.workload_uid) != (None, None)
     if reservation is None:
-        if wanted is not None and named:
-            return _not_reserved(ref, wanted)
+        if settings is not None and named:
+            return _not_reserved(ref, settings)
         if reserved_class:
             return _NOT_OF_A_WORKLOAD
         return ""
     holder = tenants.shown(WORKLOAD_KIND, reservation.namespace, reservation.workload, reader=ref.namespace)
     is_other_tenants = reservation.namespace != ref.namespace
-    if reservation.names(wanted, ref):
+    if reservation.names(settings, ref):
         return _not_yet(holder, reservation, node_name)
     reserved = f"node {node_name} is reserved for {holder}"
-    if wanted is None or not named:
+    if settings is None or not named:
         own = "" if is_other_tenants else "use the ResourceClaimTemplate of that workload, or "
         return (
             f"{reserved}, and this claim belongs to no workload; {own}delete the pod so that it is placed on a node "
             "that is not reserved"
         )
-    if (wanted.workload_id, wanted.workload_uid) == (reservation.workload, reservation.workload_uid):
+    if (settings.workload_id, settings.workload_uid) == (reservation.workload, reservation.workload_uid):
         return (
             f"{reserved}, and a copy of its ResourceClaimTemplate in namespace {ref.namespace} is not valid; run the "
             "pod in the namespace of that workload"
         )
-    if (ref.namespace, wanted.workload_id) == (reservation.namespace, reservation.workload):
+    if (ref.namespace, settings.workload_id) == (reservation.namespace, reservation.workload):
         return (
             f"{reserved} with UID {reservation.workload_uid}, and this claim names the UID "
-            f"{wanted.workload_uid}: the workload was recreated, or the claim was not made from its "
+            f"{settings.workload_uid}: the workload was recreated, or the claim was not made from its "
             "ResourceClaimTemplate; delete the pod so that it gets a claim from the current one"
         )
     return (
-        f"{reserved}, and this claim names workload {ref.namespace}/{wanted.workload_id or '(none)'} (UID "
-        f"{wanted.workload_uid or '(none)'}); delete the pod so that it is placed on a node of its own workload"
+        f"{reserved}, and this claim names workload {ref.namespace}/{settings.workload_id or '(none)'} (UID "
+        f"{settings.workload_uid or '(none)'}); delete the pod so that it is placed on a node of its own workload"
     )
 
 
@@ -160,10 +162,10 @@ _NOT_OF_A_WORKLOAD = (
 )
 
 
-def _not_reserved(ref: ClaimRef, wanted: config.UltraServerSettings) -> str:
+def _not_reserved(ref: ClaimRef, settings: config.UltraServerSettings) -> str:
     """Return the message for a claim that names a workload on a node that is not reserved."""
     return (
-        f"error applying config: workloadId {wanted.workload_id!r} (workloadUid {wanted.workload_uid!r}) names a "
+        f"error applying config: workloadId {settings.workload_id!r} (workloadUid {settings.workload_uid!r}) names a "
         f"NeuronUltraServerWorkload of namespace {ref.namespace}, but this node is not reserved for it; use the "
         "ResourceClaimTemplate that the UltraServer controller made for that workload, and no other selector"
     )

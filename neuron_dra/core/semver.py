@@ -36,10 +36,10 @@ class Semver:
     def _key(self) -> tuple[object, ...]:
         """Return the sort key of section 11 of the specification."""
         # A version without a pre-release is above every pre-release of it; numbers are below words.
-        found = []
+        identifiers = []
         for part in self.pre:
-            found.append((0, int(part), "") if part.isdigit() else (1, 0, part))
-        marks = tuple(found)
+            identifiers.append((0, int(part), "") if part.isdigit() else (1, 0, part))
+        marks = tuple(identifiers)
         return (self.major, self.minor, self.patch, not self.pre, marks)
 
     def __str__(self) -> str:

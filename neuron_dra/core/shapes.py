@@ -13,10 +13,10 @@ import msgspec
 
 def wrong(value: Any, shape: Any, path: str = "") -> str:
     """Return which field of `value` has the wrong type; empty if all are right."""
-    found = _wrong(value, shape)
-    if found is None:
+    first_wrong = _wrong(value, shape)
+    if first_wrong is None:
         return ""
-    inner, problem = found
+    inner, problem = first_wrong
     return f"{(path + inner).removeprefix('.')} {problem}"
 
 
@@ -29,10 +29,10 @@ def _wrong(value: Any, shape: Any) -> tuple[str, str] | None:
             return "", f"is {called(value)}: it must be an object"
         if not shape and (odd := [name for name in value if not isinstance(name, str)]):
             return "", f"has the key {called(odd[0])}: it must be a string"
-        for field, each in shape.items():
+        for field, part_shape in shape.items():
             part = value.get(field)
-            if part is not None and (found := _wrong(part, each)) is not None:
-                return f".{field}{found[0]}", found[1]
+            if part is not None and (wrong_part := _wrong(part, part_shape)) is not None:
+                return f".{field}{wrong_part[0]}", wrong_part[1]
         return None
     if isinstance(shape, list):
         if not isinstance(value, list):
@@ -40,8 +40,8 @@ def _wrong(value: Any, shape: Any) -> tuple[str, str] | None:
         if None in value:
             return "", "has an empty entry"
         for number, part in enumerate(value):
-            if (found := _wrong(part, shape[0])) is not None:
-                return f"[{number}]{found[0]}", found[1]
+            if (wrong_part := _wrong(part, shape[0])) is not None:
+                return f"[{number}]{wrong_part[0]}", wrong_part[1]
         return None
     if isinstance(value, shape) and (shape is bool or not isinstance(value, bool)):
         return None
@@ -55,13 +55,13 @@ def fitting(value: Any, shape: Any) -> Any:
         return value
     if isinstance(shape, Mapping):
         members = value.items() if isinstance(value, Mapping) else ()
-        found = {}
-        for name, each in members:
-            if _may_fit(each, shape.get(name)):
-                found[name] = fitting(each, shape[name]) if name in shape else each
-        return found
+        fitting_fields = {}
+        for name, member in members:
+            if _may_fit(member, shape.get(name)):
+                fitting_fields[name] = fitting(member, shape[name]) if name in shape else member
+        return fitting_fields
     entries = value if isinstance(value, list) else ()
-    return [fitting(each, shape[0]) for each in entries if each is not None and _may_fit(each, shape[0])]
+    return [fitting(entry, shape[0]) for entry in entries if entry is not None and _may_fit(entry, shape[0])]
 
 
 def _may_fit(value: Any, shape: Any) -> bool:
@@ -104,7 +104,7 @@ def _compiled(shape: Any) -> Any:
     if isinstance(shape, Mapping):
         if not shape:
             return dict[str, Any]
-        fields = [(name, _compiled(each) | None, None) for name, each in shape.items()]
+        fields = [(name, _compiled(part_shape) | None, None) for name, part_shape in shape.items()]
         return msgspec.defstruct("Fields", fields, gc=False)
     if isinstance(shape, list):
         return list[_compiled(shape[0])]  # type: ignore[misc]

@@ -68,17 +68,17 @@ def readings(facts: DeviceFacts | None) -> dict[FaultSignal, tuple[DeviceProblem
         return {
             FaultSignal.PRESENCE: (DeviceProblem(FaultSignal.PRESENCE, MISSING, "the device is gone from the node"),)
         }
-    found: dict[FaultSignal, tuple[DeviceProblem, ...]] = {FaultSignal.PRESENCE: ()}
+    problems_by_signal: dict[FaultSignal, tuple[DeviceProblem, ...]] = {FaultSignal.PRESENCE: ()}
     if facts.device_file is not None:
         file = f"/dev/neuron{facts.device_id} is missing on the host"
         missing = DeviceProblem(FaultSignal.FILE, DEVICE_FILE_MISSING, file)
-        found[FaultSignal.FILE] = () if facts.device_file else (missing,)
+        problems_by_signal[FaultSignal.FILE] = () if facts.device_file else (missing,)
     if facts.reset_state in (RESET_READY, RESET_INVALID):
         bad = facts.reset_state == RESET_INVALID
         invalid = DeviceProblem(FaultSignal.RESET, INVALID, "the kernel driver reports the device as invalid")
-        found[FaultSignal.RESET] = (invalid,) if bad else ()
+        problems_by_signal[FaultSignal.RESET] = (invalid,) if bad else ()
     if has_serial(facts):
-        found[FaultSignal.FIRMWARE] = ()
+        problems_by_signal[FaultSignal.FIRMWARE] = ()
     for signal, reason, count, kind in (
         (FaultSignal.SRAM, SRAM_ECC, facts.sram_ecc_uncorrected, "uncorrectable SRAM error"),
         (FaultSignal.HBM, HBM_ECC, facts.mem_ecc_uncorrected, "uncorrectable HBM error"),
@@ -86,13 +86,13 @@ def readings(facts: DeviceFacts | None) -> dict[FaultSignal, tuple[DeviceProblem
     ):
         if not isinstance(count, Unread):
             text = f"{count} {kind}{'s' if count > 1 else ''}"
-            found[signal] = (DeviceProblem(signal, reason, text),) if count else ()
+            problems_by_signal[signal] = (DeviceProblem(signal, reason, text),) if count else ()
     if not isinstance(facts.unhealthy_components, Unread):
-        found[FaultSignal.COMPONENTS] = tuple(
+        problems_by_signal[FaultSignal.COMPONENTS] = tuple(
             DeviceProblem(FaultSignal.COMPONENTS, _reason(component), f"component {component} is unhealthy")
             for component in dict.fromkeys(facts.unhealthy_components)
         )
-    return found
+    return problems_by_signal
 
 
 MADE_UP: Final = (
@@ -135,8 +135,8 @@ _FILES: Final = {
 
 def by_name(facts: DeviceFacts | None) -> frozenset[FaultSignal]:
     """Return the signals whose files were found by name: a good reading of these is no evidence of health."""
-    found = []
+    signals = []
     for name in facts.found if facts else ():
         if name in _FILES:
-            found.append(_FILES[name])
-    return frozenset(found)
+            signals.append(_FILES[name])
+    return frozenset(signals)

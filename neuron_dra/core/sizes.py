@@ -47,10 +47,10 @@ def device_counts(spec: InstanceType) -> frozenset[int]:
 
 def core_counts(spec: InstanceType) -> frozenset[int]:
     """Return the numbers of contiguous logical cores that one container can have."""
-    each = cores_per_device(spec)
+    per_device = cores_per_device(spec)
     if spec.shape in ("ring", "line"):
-        return frozenset(range(1, spec.device_count * each + 1))
-    return frozenset(range(1, each)) | {count * each for count in device_counts(spec)}
+        return frozenset(range(1, spec.device_count * per_device + 1))
+    return frozenset(range(1, per_device)) | {count * per_device for count in device_counts(spec)}
 
 
 def counts(spec: InstanceType, kind: str) -> frozenset[int]:

@@ -114,15 +114,15 @@ def counters(device_id: int, texts: Texts) -> DeviceCounters:
     ecc, rest = rest[: len(ECC)], rest[len(ECC) :]
     host, rest = rest[: len(HOST_MEMORY)], rest[len(HOST_MEMORY) :]
     size = len(_CORE_FILES)
-    found = {}
+    counters_by_core = {}
     for number in range(0, len(rest), size):
-        found[number // size] = _core(rest[number : number + size])
+        counters_by_core[number // size] = _core(rest[number : number + size])
     return DeviceCounters(
         device_id=device_id,
         power=_power(power),
         ecc=_numbers(ECC, ecc),
         host_memory=_numbers(HOST_MEMORY, host),
-        cores={core: each for core, each in found.items() if each is not None},
+        cores={core: core_counters for core, core_counters in counters_by_core.items() if core_counters is not None},
     )
 
 
@@ -135,8 +135,8 @@ def _core(texts: Texts) -> CoreCounters | None:
 
 
 def _numbers(keys: Iterable[str], texts: Texts) -> dict[str, int]:
-    found = {key: _number(text) for key, text in zip(keys, texts, strict=True)}
-    return {key: value for key, value in found.items() if value is not None}
+    value_by_key = {key: _number(text) for key, text in zip(keys, texts, strict=True)}
+    return {key: value for key, value in value_by_key.items() if value is not None}
 
 
 def _number(text: bytes | None) -> int | None:
@@ -155,7 +155,7 @@ def _power(text: bytes | None) -> Power | None:
         least, most, average = (float(word) for word in words[2:])
     except ValueError:
         return None
-    if all(0 <= each <= 100 for each in (least, most, average)):
+    if all(0 <= percent <= 100 for percent in (least, most, average)):
         return Power(least, most, average)
     return None
 
@@ -171,7 +171,7 @@ class User:
     workload: str = ""
 
 
-WHO: Final = tuple(each.name for each in fields(User))
+WHO: Final = tuple(user_field.name for user_field in fields(User))
 """The labels of series that name a user: the first one of those that share a device or core."""
 USERS: Final = "users"
 """The label with the number of the users: pods, and claims that no pod is known to have."""
@@ -206,27 +206,27 @@ def users(claims: Iterable[PreparedClaim], pods: Iterable[ListedPod], spec: Inst
                 listed.setdefault((claim.namespace, claim.name), []).append((pod.name, claim.container))
     devices: dict[int, set[User]] = {}
     cores: dict[tuple[int, int], set[User]] = {}
-    for held in claims:
-        ref = held.ref
-        found = {
-            User(ref.namespace, pod, container, ref.name, held.workload)
-            for pod, container in listed.get((ref.namespace, ref.name)) or [(held.pod, "")]
+    for prepared_claim in claims:
+        ref = prepared_claim.ref
+        claim_users = {
+            User(ref.namespace, pod, container, ref.name, prepared_claim.workload)
+            for pod, container in listed.get((ref.namespace, ref.name)) or [(prepared_claim.pod, "")]
         }
-        for device in held.devices:
+        for device in prepared_claim.devices:
             if device.admin_access:
                 continue
             for device_id in device.device_ids:
-                devices.setdefault(device_id, set()).update(found)
+                devices.setdefault(device_id, set()).update(claim_users)
             for part in _parts(device.device_ids, device.cores, spec):
-                cores.setdefault(part, set()).update(found)
+                cores.setdefault(part, set()).update(claim_users)
     return Users(
-        {device_id: _sorted(found) for device_id, found in devices.items()},
-        {part: _sorted(found) for part, found in cores.items()},
+        {device_id: _sorted(device_users) for device_id, device_users in devices.items()},
+        {part: _sorted(core_users) for part, core_users in cores.items()},
     )
 
 
-def _sorted(found: Iterable[User]) -> tuple[User, ...]:
-    return tuple(sorted(found, key=lambda user: (user.namespace, user.claim, user.pod, user.container)))
+def _sorted(unsorted: Iterable[User]) -> tuple[User, ...]:
+    return tuple(sorted(unsorted, key=lambda user: (user.namespace, user.claim, user.pod, user.container)))
 
 
 def _parts(device_ids: Iterable[int], cores: Cores | None, spec: InstanceType | None) -> Iterator[tuple[int, int]]:
@@ -234,7 +234,7 @@ def _parts(device_ids: Iterable[int], cores: Cores | None, spec: InstanceType | 
     if cores is None or spec is None:
         yield from ((device_id, core) for device_id in device_ids for core in range(CORES))
         return
-    each = cores_each(spec)
+    per_device = cores_each(spec)
     for logical in cores.all:
-        first = logical % each * spec.lnc_default
-        yield from ((logical // each, core) for core in range(first, first + spec.lnc_default))
+        first = logical % per_device * spec.lnc_default
+        yield from ((logical // per_device, core) for core in range(first, first + spec.lnc_default))

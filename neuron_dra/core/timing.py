@@ -42,5 +42,5 @@ def rows(timing: Any, group: str = "") -> Iterator[TimingField]:
 
 def _shown(value: Any) -> str:
     if isinstance(value, tuple):
-        return " to ".join(f"{each:g}" for each in value)
+        return " to ".join(f"{bound:g}" for bound in value)
     return f"{value:g}"

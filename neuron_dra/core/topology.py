@@ -150,14 +150,16 @@ def build(facts: NodeFacts, labels: NodeLabels, busy_for_s: float = 0.0) -> Node
     assumed = _assumed(facts, spec)
     if assumed and len(assumed) == len(facts.devices) and spec is not None and spec.links_promised:
         findings.append(_not_reported(spec))
-    unread = [replace(each, connected=Unread.UNKNOWN) if each.device_id in assumed else each for each in facts.devices]
-    facts = replace(facts, devices=tuple(unread))
+    read_devices = []
+    for device in facts.devices:
+        read_devices.append(replace(device, connected=Unread.UNKNOWN) if device.device_id in assumed else device)
+    facts = replace(facts, devices=tuple(read_devices))
     linked = _links(facts, spec, assumed, findings)
     in_order = sorted(facts.devices, key=lambda device: device.device_id)
     devices = []
     for device in in_order:
-        found = _device(device, spec, linked[device.device_id], findings)
-        devices.append(replace(found, numa_node=_numa_node(device.device_id, spec, facts.numa)))
+        node_device = _device(device, spec, linked[device.device_id], findings)
+        devices.append(replace(node_device, numa_node=_numa_node(device.device_id, spec, facts.numa)))
     _count(facts, spec, findings)
     if spec is not None and (about_place := busy.finding(facts, spec, busy_for_s)):
         findings.append(HardwareFinding(*about_place))
@@ -172,14 +174,14 @@ def hangs(paths: Iterable[str]) -> list[HardwareFinding]:
     Paths are relative to the host's root. A hanging read is a fault of the kernel driver; the plugin keeps the last
     value.
     """
-    found = []
+    findings = []
     for path in paths:
         text = (
             f"a read of /{path} does not end: the kernel driver hangs. Its last value is used, and the health of the "
             "devices behind it is unknown. Check the kernel log; reload the kernel driver, or reboot the node"
         )
-        found.append(HardwareFinding("reading-hangs", text))
-    return found
+        findings.append(HardwareFinding("reading-hangs", text))
+    return findings
 
 
 def _instance_type(facts: NodeFacts, labels: NodeLabels, findings: list[HardwareFinding]) -> str | None:
@@ -245,58 +247,64 @@ def _links(
     """
     present = {device.device_id: device for device in facts.devices}
     if spec is not None and spec.shape == "switch":
-        return {one: frozenset(present) - {one} for one in present}
+        return {device_id: frozenset(present) - {device_id} for device_id in present}
 
     def usual(device_id: int) -> tuple[int, ...]:
         return spec.links[device_id] if spec is not None and device_id < len(spec.links) else ()
 
-    said = {}
+    reported_by_id = {}
     for device_id, device in present.items():
-        said[device_id] = (
+        reported_by_id[device_id] = (
             frozenset(device.connected) - {device_id} if not isinstance(device.connected, Unread) else None
         )
-    result: dict[int, frozenset[int]] = {}
-    for one, neighbours in said.items():
+    links_by_id: dict[int, frozenset[int]] = {}
+    for device_id, neighbours in reported_by_id.items():
         both = set()
-        for other in sorted((neighbours or frozenset()) - {one}):
-            back = said.get(other)
-            if back is not None and one in back:
-                both.add(other)
+        for other_id in sorted((neighbours or frozenset()) - {device_id}):
+            back = reported_by_id.get(other_id)
+            if back is not None and device_id in back:
+                both.add(other_id)
             elif back is not None:
                 findings.append(
                     HardwareFinding(
                         "one-sided-link",
-                        f"neuron{one} reports a link to neuron{other}, which does not report one back; the link counts "
-                        "as down. Reload the kernel driver; if it stays, replace the instance",
+                        f"neuron{device_id} reports a link to neuron{other_id}, which does not report one back; the "
+                        "link counts as down. Reload the kernel driver; if it stays, replace the instance",
                     )
                 )
-        if one in assumed:
-            both |= {other for other in usual(one) if other in assumed or one in (said.get(other) or ())}
+        if device_id in assumed:
+            for other_id in usual(device_id):
+                if other_id in assumed or device_id in (reported_by_id.get(other_id) or ()):
+                    both.add(other_id)
         else:
-            both |= {other for other in neighbours or () if other in assumed and one in usual(other)}
-        result[one] = frozenset(both)
+            both |= {other_id for other_id in neighbours or () if other_id in assumed and device_id in usual(other_id)}
+        links_by_id[device_id] = frozenset(both)
     if spec is not None and spec.links_promised:
-        _missing_links(spec, said, findings)
-    return result
+        _missing_links(spec, reported_by_id, findings)
+    return links_by_id
 
 
-def _missing_links(spec: InstanceType, said: dict[int, frozenset[int] | None], findings: list[HardwareFinding]) -> None:
+def _missing_links(
+    spec: InstanceType, reported_by_id: dict[int, frozenset[int] | None], findings: list[HardwareFinding]
+) -> None:
     """Add a finding for each link that neither end reports.
 
     Links of a device that is gone or unread do not count. A link that one end reports is the finding `one-sided-link`
     instead.
     """
-    if not any(said.values()):
+    if not any(reported_by_id.values()):
         return
-    for one, neighbours in enumerate(spec.links):
-        for other in neighbours:
-            here, there = said.get(one), said.get(other)
-            if one < other and here is not None and there is not None and other not in here and one not in there:
+    for first_id, neighbours in enumerate(spec.links):
+        for second_id in neighbours:
+            links_of_first, links_of_second = reported_by_id.get(first_id), reported_by_id.get(second_id)
+            if first_id >= second_id or links_of_first is None or links_of_second is None:
+                continue
+            if second_id not in links_of_first and first_id not in links_of_second:
                 findings.append(
                     HardwareFinding(
                         "missing-link",
-                        f"the link between neuron{one} and neuron{other} is down, but {spec.name} has it; collectives "
-                        "over it will be slow or fail. Replace the instance",
+                        f"the link between neuron{first_id} and neuron{second_id} is down, but {spec.name} has it; "
+                        "collectives over it will be slow or fail. Replace the instance",
                     )
                 )
 
@@ -448,4 +456,4 @@ def _count(facts: NodeFacts, spec: InstanceType | None, findings: list[HardwareF
 
 
 def _listed(device_ids: Iterable[int]) -> str:
-    return ", ".join(f"neuron{each}" for each in device_ids)
+    return ", ".join(f"neuron{device_id}" for device_id in device_ids)

@@ -138,7 +138,7 @@ class Allocation:
         if self.node_uids:
             entry["nodeUids"] = list(self.node_uids)
         if self.faults:
-            entry["faults"] = [_fault_to_wire(each) for each in self.faults]
+            entry["faults"] = [_fault_to_wire(fault) for fault in self.faults]
         return entry
 
 
@@ -202,7 +202,7 @@ class Reading:
         """Return True if an entry that cannot be read may reserve the node."""
         if len(self.unread) < len(self.problems):
             return True  # the list itself cannot be read
-        return any(each.may_hold(node_name) for each in self.unread)
+        return any(entry.may_hold(node_name) for entry in self.unread)
 
 
 GONE: Final = Reading(missing=True, written=False)
@@ -227,13 +227,13 @@ def read_allocations(obj: Mapping[str, Any]) -> Reading:
         return Reading(object_uid=uid)
     if not _is_list(entries):
         return Reading(problems=("status.allocations is not a list",), object_uid=uid)
-    found, unread = [], []
+    allocations, unread = [], []
     for index, entry in enumerate(entries):
         try:
-            found.append(_allocation(entry))
+            allocations.append(_allocation(entry))
         except ValueError as err:
             unread.append(_unread(entry, f"status.allocations[{index}] is left out: {err}"))
-    return Reading(tuple(found), tuple(each.problem for each in unread), tuple(unread), uid)
+    return Reading(tuple(allocations), tuple(unread_entry.problem for unread_entry in unread), tuple(unread), uid)
 
 
 def _unread(entry: Any, problem: str) -> UnreadAllocation:
@@ -246,8 +246,8 @@ def _unread(entry: Any, problem: str) -> UnreadAllocation:
     official = None
     if isinstance(entry, Mapping) and not entry.get("allocationId"):
         with contextlib.suppress(ValueError):
-            made = _allocation({**entry, "allocationId": "-", "workloadUid": "-"})
-            official = replace(made, allocation_id="", workload_uid=str(entry.get("workloadUid") or ""))
+            allocation = _allocation({**entry, "allocationId": "-", "workloadUid": "-"})
+            official = replace(allocation, allocation_id="", workload_uid=str(entry.get("workloadUid") or ""))
     return UnreadAllocation(entry, named, problem, official)
 
 
@@ -303,13 +303,13 @@ def _node_uids(entry: Mapping[str, Any], count: int) -> tuple[str, ...]:
 
 def _faults(entry: Mapping[str, Any]) -> tuple[Fault, ...]:
     """Return the faults of an entry; unreadable ones are left out, because they only inform the controller."""
-    found: Any = entry.get("faults")
-    if not _is_list(found):
+    entries: Any = entry.get("faults")
+    if not _is_list(entries):
         return ()
     faults = []
-    for one in found:
-        if isinstance(one, Mapping):
-            texts = [one.get(name) for name in _FAULT_FIELDS]
+    for fault_entry in entries:
+        if isinstance(fault_entry, Mapping):
+            texts = [fault_entry.get(name) for name in _FAULT_FIELDS]
         else:
             texts = [None]
         if all(isinstance(text, str) for text in texts):
@@ -397,15 +397,15 @@ def slot_of(reading: Reading, node_name: str, current: Tag | None) -> Allocation
 
 def official_slot(reading: Reading, node_name: str, current: Tag | None) -> Allocation | None:
     """Return the allocation by AWS's operator that lists the node, or None; its workload UID is in the node's tag."""
-    for found in (each.official for each in reading.unread):
-        if found is not None and node_name in found.nodes:
-            if current is not None and current.workload == found.workload:
-                known = current
+    for allocation in (unread_entry.official for unread_entry in reading.unread):
+        if allocation is not None and node_name in allocation.nodes:
+            if current is not None and current.workload == allocation.workload:
+                own_tag = current
             else:
-                known = None
-            if known is None:
-                return found
-            return replace(found, workload_uid=known.workload_uid)
+                own_tag = None
+            if own_tag is None:
+                return allocation
+            return replace(allocation, workload_uid=own_tag.workload_uid)
     return None
 
 
@@ -456,11 +456,12 @@ def told(tag: Tag | None, reading: Reading) -> Told | None:
     """
     if tag is None:
         return None
-    entry = next((each for each in reading.allocations if each.allocation_id == tag.allocation_id), None)
-    notice = entry.notice if entry is not None else None
+    own = (allocation for allocation in reading.allocations if allocation.allocation_id == tag.allocation_id)
+    allocation = next(own, None)
+    notice = allocation.notice if allocation is not None else None
     if notice is None and tag.phase is Phase.DRAINING:
         notice = UNTOLD
-    if notice is None and entry is None:
+    if notice is None and allocation is None:
         return None
     return Told(tag.workload_namespace, tag.workload_name, notice)
 
@@ -468,8 +469,8 @@ def told(tag: Tag | None, reading: Reading) -> Told | None:
 def waits_for_claims(current: Tag | None, reading: Reading, node_name: str, *, given_up: bool = False) -> bool:
     """Return True if the next tag depends on whether claims are left on the node."""
     either = set()
-    for each in (True, False):
-        either.add(next_tag(current, reading, node_name, occupied=each, given_up=given_up))
+    for is_occupied in (True, False):
+        either.add(next_tag(current, reading, node_name, occupied=is_occupied, given_up=given_up))
     return len(either) > 1
 
 

@@ -23,27 +23,27 @@ Parts = Sequence[tuple[AllocatedDevice, Members]]
 
 
 def by_request(
-    claim: Claim, parts: Parts, each: int, scale: Mapping[str, int], links: Collection[linked.Pair]
+    claim: Claim, parts: Parts, cores_per_device: int, scale: Mapping[str, int], links: Collection[linked.Pair]
 ) -> dict[str, str]:
     """Return the variable as NAME=value for each request that has a core partition, by the name in the results.
 
-    `parts` are all devices of `claim`; a device has `each` logical cores of the type's default size, each of which is
-    `scale` logical cores of the size that the request sets. `links` are those that the node has, up or down. Raises
-    ClaimError if a container's cores would not be contiguous or not linked, or if it is unknown which devices share a
-    container.
+    `parts` are all devices of `claim`; a device has `cores_per_device` logical cores of the type's default size, each
+    of which is `scale` logical cores of the size that the request sets. `links` are those that the node has, up or
+    down. Raises ClaimError if a container's cores would not be contiguous or not linked, or if it is unknown which
+    devices share a container.
     """
     if all(members.cores is None for _, members in parts):
         return {}
     groups: dict[str, list[tuple[AllocatedDevice, Members]]] = {}
     for result, members in parts:
         groups.setdefault(_container(claim, result), []).append((result, members))
-    found = {}
+    variable_by_request = {}
     for shared in groups.values():
         if any(members.cores is not None for _, members in shared):
-            visible = _visible(claim, [members for _, members in shared], each, links)
+            visible = _visible(claim, [members for _, members in shared], cores_per_device, links)
             for result, _ in shared:
-                found[result.request] = f"{VARIABLE}={_text(visible, scale[result.request])}"
-    return found
+                variable_by_request[result.request] = f"{VARIABLE}={_text(visible, scale[result.request])}"
+    return variable_by_request
 
 
 def _container(claim: Claim, result: AllocatedDevice) -> str:
@@ -60,14 +60,14 @@ def _container(claim: Claim, result: AllocatedDevice) -> str:
     return ""
 
 
-def _visible(claim: Claim, shared: Sequence[Members], each: int, links: Collection[linked.Pair]) -> range:
+def _visible(claim: Claim, shared: Sequence[Members], cores_per_device: int, links: Collection[linked.Pair]) -> range:
     """Return the cores in the container's own numbers. Raises ClaimError if they are not contiguous, or not linked."""
     ids = sorted({device_id for members in shared for device_id in members.ids})
     position = {device_id: n for n, device_id in enumerate(ids)}
     seen: set[int] = set()
     for members in shared:
-        cores = members.cores.all if members.cores else _all_of(members.ids, each)
-        seen.update(position[core // each] * each + core % each for core in cores)
+        cores = members.cores.all if members.cores else _all_of(members.ids, cores_per_device)
+        seen.update(position[core // cores_per_device] * cores_per_device + core % cores_per_device for core in cores)
     visible = sorted(seen)
     if visible[-1] - visible[0] + 1 != len(visible):
         raise ClaimError(
@@ -85,12 +85,12 @@ def _visible(claim: Claim, shared: Sequence[Members], each: int, links: Collecti
     return range(visible[0], visible[-1] + 1)
 
 
-def _all_of(ids: Iterable[int], each: int) -> list[int]:
-    found = []
+def _all_of(ids: Iterable[int], cores_per_device: int) -> list[int]:
+    cores = []
     for device_id in ids:
-        for core in range(each):
-            found.append(device_id * each + core)
-    return found
+        for core in range(cores_per_device):
+            cores.append(device_id * cores_per_device + core)
+    return cores
 
 
 def _text(visible: range, scale: int) -> str:

@@ -111,11 +111,11 @@ def _seconds(wire: object) -> dict[int, int]:
     """Return the seconds that `to_wire` returned; none if another release dropped them, which only keeps more."""
     if not isinstance(wire, dict):
         return {}
-    found = {}
+    number_by_second = {}
     for second, number in wire.items():
         if second.isdecimal() and type(number) is int:
-            found[int(second)] = number
-    return found
+            number_by_second[int(second)] = number
+    return number_by_second
 
 
 def refusal(ref: ClaimRef) -> ClaimError:
