@@ -152,39 +152,37 @@ def allocated_devices(claim: ResourceClaim, driver: str = names.DRIVER) -> tuple
         return ()
     classes = _classes(claim)
     results = claim.status.allocation.devices.results or ()
-    found = []
-    for each in results:
-        if each.driver == driver:
-            found.append(_allocated(each, classes.get(each.request, "")))
-    return tuple(found)
+    allocated = []
+    for result in results:
+        if result.driver == driver:
+            allocated.append(_allocated(result, classes.get(result.request, "")))
+    return tuple(allocated)
 
 
 def _allocated(result: Result, device_class: str) -> AllocatedDevice:
-    listed = result.tolerations or ()
-    found = []
-    for each in listed:
-        found.append(health.Toleration(each.key, each.operator, each.value, each.effect))
-    tolerations = tuple(found)
+    tolerations = []
+    for listed in result.tolerations or ():
+        tolerations.append(health.Toleration(listed.key, listed.operator, listed.value, listed.effect))
     return AllocatedDevice(
         result.request,
         result.pool,
         result.device,
         bool(result.admin_access),
         result.share_id,
-        tolerations,
+        tuple(tolerations),
         device_class,
     )
 
 
 def _classes(claim: ResourceClaim) -> dict[str, str]:
     """Return the DeviceClass of each request by the request's name in results: `request` or `request/alternative`."""
-    found = {}
+    class_by_request = {}
     for request in claim.spec.devices.requests or ():
         if request.exactly is not None:
-            found[request.name] = request.exactly.device_class_name
-        for one in request.first_available or ():
-            found[f"{request.name}/{one.name}"] = one.device_class_name
-    return found
+            class_by_request[request.name] = request.exactly.device_class_name
+        for subrequest in request.first_available or ():
+            class_by_request[f"{request.name}/{subrequest.name}"] = subrequest.device_class_name
+    return class_by_request
 
 
 def must_load(wire: ResourceClaim) -> bool:

@@ -118,7 +118,7 @@ def _own_fields(kind: str) -> list[str]:
 def rules(kind: str) -> list[FieldRule]:
     """Return the rules of a kind's own fields, read from its model."""
     schema = KINDS[kind].model_json_schema()
-    found = []
+    field_rules = []
     for name in _own_fields(kind):
         field = schema["properties"][name]
         required = name in schema["required"]
@@ -129,8 +129,8 @@ def rules(kind: str) -> list[FieldRule]:
             rule = FieldRule(
                 name, required, field["description"], shortest=text["minLength"], longest=text["maxLength"]
             )
-        found.append(rule)
-    return found
+        field_rules.append(rule)
+    return field_rules
 
 
 def fault_of(kind: str, field: str, value: object) -> str | None:
@@ -159,21 +159,21 @@ def decode(parameters: object, path: str) -> NeuronSettings | UltraServerSetting
     try:
         return _EITHER.validate_python(dict(parameters)).settings()
     except ValidationError as err:
-        found = err.errors(include_url=False)
+        errors = err.errors(include_url=False)
     kind = parameters.get("kind")
-    if found[0]["type"] in ("union_tag_invalid", "union_tag_not_found"):
+    if errors[0]["type"] in ("union_tag_invalid", "union_tag_not_found"):
         raise ClaimError(
             f"error applying config: {path}.kind {user_text.shown(kind)} is not known"
             + _suggestion(str(kind), KINDS, otherwise=f"; use {' or '.join(KINDS)}")
         )
-    explained = [problem for problem in found if user_text.is_plain(_name(problem), LONGEST_NAME)][:MOST_EXPLAINED]
+    explained = [problem for problem in errors if user_text.is_plain(_name(problem), LONGEST_NAME)][:MOST_EXPLAINED]
     texts = []
-    for problem in explained or found[:1]:
+    for problem in explained or errors[:1]:
         texts.append(_explain(problem, path, str(kind)))
     problems = "; ".join(texts)
     more = ""
-    if len(found) > len(texts):
-        more = f"; and {len(found) - len(texts)} more"
+    if len(errors) > len(texts):
+        more = f"; and {len(errors) - len(texts)} more"
     raise ClaimError(f"error applying config: strict decoding error: {problems}{more}")
 
 
@@ -197,9 +197,9 @@ def _words(problem: ErrorDetails) -> str:
     return problem["msg"].lower()
 
 
-def _suggestion(word: str, known: Iterable[str], *, otherwise: str) -> str:
+def _suggestion(word: str, known_names: Iterable[str], *, otherwise: str) -> str:
     """Return the nearest known name as ", did you mean ...?", or `otherwise` if none is near."""
-    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    near = difflib.get_close_matches(word, list(known_names), n=1, cutoff=0.6)
     if near:
         return f', did you mean "{near[0]}"?'
     return otherwise

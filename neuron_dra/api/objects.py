@@ -24,10 +24,10 @@ def healthy_node(
     gone = set(without_file)
     links = spec.links or ((),) * spec.device_count
     cores = spec.cores_per_device
-    found = []
+    device_facts = []
     for i in range(spec.device_count):
-        found.append(DeviceFacts(i, cores, links[i], (243, i), i not in gone))
-    devices = tuple(found)
+        device_facts.append(DeviceFacts(i, cores, links[i], (243, i), i not in gone))
+    devices = tuple(device_facts)
     facts = NodeFacts(instance_type, "2.30.2.0", devices, ultraserver or UltraServerFacts(), numa=numa.facts(spec))
     return topology.build(facts, NodeLabels())
 
@@ -84,23 +84,24 @@ def allocated_claim(
     """
     results = []
     for device in devices:
-        said = device if isinstance(device, dict) else {"device": device}
-        number = said["device"]
+        result = device if isinstance(device, dict) else {"device": device}
+        number = result["device"]
         label = f"{names.DEVICE_PREFIX}{number}" if isinstance(number, int) else number
-        results.append({"request": request, "driver": names.DRIVER, "pool": node, **said, "device": label})
-    wanted = sorted({result["request"].split("/")[0] for result in results}) or [request]
+        results.append({"request": request, "driver": names.DRIVER, "pool": node, **result, "device": label})
+    request_names = sorted({result["request"].split("/")[0] for result in results}) or [request]
     user = {"name": pod or name, "uid": str(uuid.uuid5(uuid.NAMESPACE_DNS, name))}
     if of_its_pod:
         owners = {"ownerReferences": [{"apiVersion": "v1", "kind": "Pod", **user, "controller": True}]}
     else:
         owners = {}
+    requests = []
+    for request_name in request_names:
+        requests.append({"name": request_name, "exactly": {"deviceClassName": names.DRIVER}})
     return {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceClaim",
         "metadata": {"name": name, "namespace": namespace, **owners},
-        "spec": {
-            "devices": {"requests": [{"name": one, "exactly": {"deviceClassName": names.DRIVER}} for one in wanted]}
-        },
+        "spec": {"devices": {"requests": requests}},
         "status": {
             "allocation": {"devices": {"results": results, **({"config": list(config)} if config else {})}},
             "reservedFor": [{"resource": "pods", **user}],
@@ -132,10 +133,10 @@ def slice_objects(node_name: str, kept: Sequence[Device], divided: Partitioned |
     pool = slices.Pool(node_name, "")
     if divided is None:
         return slices.desired(pool, [device.to_wire() for device in kept], generation=1)
-    counters = [each.to_wire() for each in divided.counters]
+    counters = [counter_set.to_wire() for counter_set in divided.counters]
     return slices.desired(
         pool,
-        [one.device.to_wire() for one in divided.partitions],
+        [partition.device.to_wire() for partition in divided.partitions],
         generation=1,
         counters=counters,
         position=divided.position,

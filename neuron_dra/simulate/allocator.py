@@ -57,22 +57,23 @@ def allocate(
             searched: search.Search = permutations.PermutationSearch(needs, tried, in_use, matcher)
         else:
             searched = search.Search(needs, pools, in_use, matcher)
-        found = searched.run()
+        picks_by_claim = searched.run()
         steps = searched.steps
     except AllocationError as err:
         # Of a request for All beside an unusable pool. Later schedulers fail the pod as well, and before 1.38 that is a
         # known fault (kubernetes#141898), which `why` and `doctor` name.
         fatal = (rules.permutations or rules.loose_pools) and err.kind is FailureKind.NODE_ERROR
         return Failure(FailureKind.POD_ERROR if fatal else err.kind, (str(err),))
-    if found is None:
+    if picks_by_claim is None:
         invalid = [pool for pool in pools if pool.invalid]
         if invalid and not (rules.loose_pools and rules.permutations):  # that search fails when it gets to such a pool
             texts = [f"resource pool {pool.driver}/{pool.name} is invalid: {pool.invalid}" for pool in invalid]
             return Failure(FailureKind.NODE_ERROR, tuple(texts))
         return Failure(FailureKind.NO_SOLUTION, reasons.explain(needs, pools, in_use, matcher), steps)
-    chosen = [_chosen(alternatives, picks) for alternatives, picks in zip(needs, found, strict=True)]
+    chosen = [_chosen(alternatives, picks) for alternatives, picks in zip(needs, picks_by_claim, strict=True)]
     allocations = tuple(
-        result.allocation(claim, picks, taken, node) for claim, picks, taken in zip(claims, found, chosen, strict=True)
+        result.allocation(claim, picks, taken, node)
+        for claim, picks, taken in zip(claims, picks_by_claim, chosen, strict=True)
     )
     depth = sum(need.request.alternatives.index(need.alternative) for taken in chosen for need in taken)
     return Allocated(allocations, depth, steps)

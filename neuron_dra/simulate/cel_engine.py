@@ -64,17 +64,17 @@ class Selector:
     def matches(self, device: Any) -> bool:
         """Return the result for a `device_value`. Raises EvaluationError or UnsupportedError."""
         try:
-            found = self._run.eval(device)
-            result = found.value()
+            cel_value = self._run.eval(device)
+            result = cel_value.value()
         except RuntimeError as err:
             raise UnsupportedError(f"the evaluation is not supported here: {err}") from err
         except TypeError as err:  # the one type that the engine cannot return
             raise EvaluationError("CEL result of type optional_type could not be converted to bool") from err
         if isinstance(result, bool):
             return result
-        if found.type() == cel.Type.ERROR:
+        if cel_value.type() == cel.Type.ERROR:
             raise EvaluationError(_explained(str(result)))
-        raise EvaluationError(f"CEL result of type {_type_name(found.type())} could not be converted to bool")
+        raise EvaluationError(f"CEL result of type {_type_name(cel_value.type())} could not be converted to bool")
 
 
 @cache
@@ -113,8 +113,10 @@ def _compile_error(message: str, expression: str) -> SelectorError:
         undefined = [name for name in _FIELD.findall(expression) if name not in _FIELDS]
         if undefined:
             return CompileError(f"undefined field '{undefined[0]}': a device has {', '.join(sorted(_FIELDS))}")
-        known = ", ".join(f"device.{name}" for name in _FIELDS)
-        return UnsupportedError(f"`device` without a field is not supported here; there are {known}: {expression!r}")
+        known_fields = ", ".join(f"device.{name}" for name in _FIELDS)
+        return UnsupportedError(
+            f"`device` without a field is not supported here; there are {known_fields}: {expression!r}"
+        )
     if reference and reference[1] in cel_functions.UNSUPPORTED:
         return UnsupportedError(
             f"the function {reference[1]}() is not supported here: the result is unknown, not false"

@@ -91,10 +91,10 @@ def _find(text: str, pattern: str) -> str:
 
 
 def _find_all(text: str, pattern: str, limit: int = -1) -> list[str]:
-    found = [str(match.group(0)) for match in regex(pattern).finditer(text)]
+    matches = [str(match.group(0)) for match in regex(pattern).finditer(text)]
     if limit < 0:
-        return found
-    return found[:limit]
+        return matches
+    return matches[:limit]
 
 
 def _substring(text: str, start: int, end: int) -> str:
@@ -107,12 +107,12 @@ def _equal(left: Any, right: Any) -> bool:
     return isinstance(left, bool) is isinstance(right, bool) and bool(left == right)  # true is not 1
 
 
-def _index_of(items: list[Any], wanted: Any) -> int:
-    return next((index for index, item in enumerate(items) if _equal(item, wanted)), -1)
+def _index_of(items: list[Any], sought: Any) -> int:
+    return next((index for index, item in enumerate(items) if _equal(item, sought)), -1)
 
 
-def _last_index_of(items: list[Any], wanted: Any) -> int:
-    return next((index for index in range(len(items) - 1, -1, -1) if _equal(items[index], wanted)), -1)
+def _last_index_of(items: list[Any], sought: Any) -> int:
+    return next((index for index in range(len(items) - 1, -1, -1) if _equal(items[index], sought)), -1)
 
 
 def _is_valid(parse: Callable[..., Any]) -> Callable[..., bool]:
@@ -213,26 +213,28 @@ def _on_values(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def declarations() -> list[Any]:
     """Return the functions whose names the engine does not have, and REDECLARED, for `NewEnv(functions=...)`."""
-    found = [cel.FunctionDecl(name, overloads) for name, overloads in _overloads(_NEW).items()]
+    declared = [cel.FunctionDecl(name, overloads) for name, overloads in _overloads(_NEW).items()]
     for name in REDECLARED:
         overloads = [cel.Overload(f"{name}{i}", T.BOOL, list(pair), False) for i, pair in enumerate(_ORDERED)]
-        found.append(cel.FunctionDecl(name, overloads))
-    return found
+        declared.append(cel.FunctionDecl(name, overloads))
+    return declared
 
 
 def extension() -> Any:
     """Return the additions to the engine's functions; load them after the engine's own extensions."""
     includes = cel.Overload("includes", T.BOOL, [T.DYN, T.DYN], True)  # `cel_tree` replaces it
     added = {**_overloads(_ADDED), "includes": [includes]}
-    return cel.CelExtension("kubernetes", [cel.FunctionDecl(*found) for found in added.items()])
+    return cel.CelExtension("kubernetes", [cel.FunctionDecl(name, overloads) for name, overloads in added.items()])
 
 
 def _overloads(rows: Rows) -> dict[str, list[Any]]:
     overloads: dict[str, list[Any]] = {}
     for form, function, signatures in rows:
         name = form.removeprefix(".")
-        found = overloads.setdefault(name, [])
+        overloads_of_name = overloads.setdefault(name, [])
         for index, (*parameters, result) in enumerate(signatures):
             implementation = {} if index else {"impl": _on_values(function)}
-            found.append(cel.Overload(f"{name}_{len(found)}", result, parameters, name != form, **implementation))
+            overload_id = f"{name}_{len(overloads_of_name)}"
+            overload = cel.Overload(overload_id, result, parameters, name != form, **implementation)
+            overloads_of_name.append(overload)
     return overloads

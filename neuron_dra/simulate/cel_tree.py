@@ -46,10 +46,11 @@ def _messages() -> descriptor_pool.DescriptorPool:
             messages[name] = file.message_type.add(name=name)
         for field in fields:
             field_name, number, kind = field.replace("=", ":").split(":")
-            made = messages[name].field.add(name=field_name, number=int(number), label=3 if "*" in kind else 1)
-            made.type = scalars.get(kind.strip("*"), 11)
-            if made.type == 11:
-                made.type_name = f".cel.{kind.strip('*')}"
+            label = 3 if "*" in kind else 1  # FieldDescriptorProto.Label: repeated, optional
+            field_descriptor = messages[name].field.add(name=field_name, number=int(number), label=label)
+            field_descriptor.type = scalars.get(kind.strip("*"), 11)
+            if field_descriptor.type == 11:
+                field_descriptor.type_name = f".cel.{kind.strip('*')}"
     pool = descriptor_pool.DescriptorPool()
     pool.AddSerializedFile(file.SerializeToString())
     return pool
@@ -86,8 +87,8 @@ def adapt(serialized: bytes, fails: Callable[[bytes], bool]) -> bytes:
         return types.get(node.id % _NEW, _TYPE())
 
     def pack(expr: Any) -> bytes:
-        made = _CHECKED(reference_map=tree.reference_map, type_map=tree.type_map, expr=expr)
-        return any_pb2.Any(type_url=envelope.type_url, value=made.SerializeToString()).SerializeToString()
+        checked = _CHECKED(reference_map=tree.reference_map, type_map=tree.type_map, expr=expr)
+        return any_pb2.Any(type_url=envelope.type_url, value=checked.SerializeToString()).SerializeToString()
 
     nodes = list(_nodes(tree.expr))
     formatted = {arg.id for node in nodes if node.call_expr.function == "format" for arg in node.call_expr.args}
@@ -129,7 +130,10 @@ def _check_literal(node: Any, type_of: TypeOf) -> None:
     keys = [(entry.map_key, False) for entry in entries]
     values = [(entry.value, entry.optional_entry) for entry in entries]
     for group in (elements, keys, values):
-        types = [type_of(one).abstract_type.parameter_types[0] if opt else type_of(one) for one, opt in group]
+        types = []
+        for element, is_optional in group:
+            element_type = type_of(element)
+            types.append(element_type.abstract_type.parameter_types[0] if is_optional else element_type)
         if any(not _same(types[0], other) for other in types):
             raise InvalidTreeError("the elements of a list or map literal have different types")
 
@@ -181,8 +185,8 @@ def _default_to_empty(node: Any, type_of: TypeOf) -> None:
     if node.select_expr.test_only:
         node.CopyFrom(_EXPR(id=node.id, const_expr={"bool_value": True}))
         return
-    found = _call(node.id + 2 * _NEW, "_[?_]", holder, key)
-    domain = _call(node.id + 3 * _NEW, "orValue", _EXPR(id=node.id + 4 * _NEW, struct_expr={}), target=found)
+    optional_entry = _call(node.id + 2 * _NEW, "_[?_]", holder, key)
+    domain = _call(node.id + 3 * _NEW, "orValue", _EXPR(id=node.id + 4 * _NEW, struct_expr={}), target=optional_entry)
     node.CopyFrom(_call(node.id, "optional.of", domain) if optional else domain)
 
 

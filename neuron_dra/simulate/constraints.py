@@ -15,14 +15,14 @@ _COMPARABLE = frozenset({"string", "int", "bool", "version"})  # list attributes
 
 def attribute(device: PoolDevice, name: str) -> Value | None:
     """Return the attribute of a fully qualified name. Published names without a domain are in the driver's domain."""
-    found = device.attributes.get(name)
-    if found is None:
+    value_by_kind = device.attributes.get(name)
+    if value_by_kind is None:
         domain, slash, local = name.partition("/")
         if slash and domain == device.id.driver:
-            found = device.attributes.get(local)
+            value_by_kind = device.attributes.get(local)
         else:
-            found = None
-    return next(((kind, value) for kind, value in (found or {}).items() if value is not None), None)
+            value_by_kind = None
+    return next(((kind, value) for kind, value in (value_by_kind or {}).items() if value is not None), None)
 
 
 @dataclass(slots=True)

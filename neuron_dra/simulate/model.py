@@ -257,9 +257,9 @@ def claim(wire: Wire) -> ClaimDemand:
     )
 
 
-def resource_slice(wire: Wire, known: DeviceDecoder | None = None) -> PoolSlice:
-    """Decode a ResourceSlice; `known` has the devices of other slices."""
-    decoder = known or DeviceDecoder()
+def resource_slice(wire: Wire, shared_decoder: DeviceDecoder | None = None) -> PoolSlice:
+    """Decode a ResourceSlice; `shared_decoder` has the devices of other slices."""
+    decoder = shared_decoder or DeviceDecoder()
     spec = wire["spec"]
     pool = spec["pool"]
     per_device = bool(spec.get("perDeviceNodeSelection"))
@@ -278,7 +278,7 @@ def resource_slice(wire: Wire, known: DeviceDecoder | None = None) -> PoolSlice:
         compatibility_groups=listed.compatibility_groups,
         devices=listed.devices(spec["driver"], pool["name"], places, per_device=per_device),
         facts=listed.facts,
-        counters=tuple(_counters(each["name"], each) for each in spec.get("sharedCounters") or ()),
+        counters=tuple(_counters(counter_set["name"], counter_set) for counter_set in spec.get("sharedCounters") or ()),
     )
 
 
@@ -314,12 +314,11 @@ class _Listed:
     def __init__(self, wires: Sequence[Wire], decoded: Sequence[_Decoded]) -> None:
         self.wires = wires
         self._names = [wire["name"] for wire in wires]
-        self._seen = [[getattr(each, name) for each in decoded] for name in ("attributes", "capacity", "key", "taints")]
-        self._rest = [
-            [getattr(each, name) for each in decoded]
-            for name in ("binds_to_node", "binding", "unsupported", "consumes")
-        ]
-        consume, bind = any(each.consumes for each in decoded), any(each.binding for each in decoded)
+        seen = ("attributes", "capacity", "key", "taints")
+        rest = ("binds_to_node", "binding", "unsupported", "consumes")
+        self._seen = [[getattr(device, name) for device in decoded] for name in seen]
+        self._rest = [[getattr(device, name) for device in decoded] for name in rest]
+        consume, bind = any(device.consumes for device in decoded), any(device.binding for device in decoded)
         self.facts = SliceSummary(twice(self._names), consume, bind)
         self.compatibility_groups = any(wire.get("compatibilityGroups") for wire in wires)
 
@@ -345,35 +344,35 @@ class DeviceDecoder:
 
     def listed(self, wires: Sequence[Wire], driver: str) -> _Listed:
         """Return the devices of a list, decoded once."""
-        known = self._lists.get((driver, id(wires)))
-        if known is None:
-            known = _Listed(wires, [self._decoded(wire, driver) for wire in wires])
-            self._lists[driver, id(wires)] = known
-        return known
+        listed_devices = self._lists.get((driver, id(wires)))
+        if listed_devices is None:
+            listed_devices = _Listed(wires, [self._decoded(wire, driver) for wire in wires])
+            self._lists[driver, id(wires)] = listed_devices
+        return listed_devices
 
     def _decoded(self, wire: Wire, driver: str) -> _Decoded:
-        found = self._known.get(id(wire))
-        if found is None:
-            found = self._equal(wire, driver)
-        return found
+        decoded = self._known.get(id(wire))
+        if decoded is None:
+            decoded = self._equal(wire, driver)
+        return decoded
 
     def _equal(self, wire: Wire, driver: str) -> _Decoded:
         """Return what was decoded of an equal device, or of this one."""
         text = driver, msgspec.json.encode(wire)
-        found = self._texts.get(text)
-        if found is None:
+        decoded = self._texts.get(text)
+        if decoded is None:
             if len(self._texts) == MOST_TEXTS:
                 self._texts.clear()
-            found = self._texts[text] = self._known[id(wire)] = self._first(wire, driver)
-        return found
+            decoded = self._texts[text] = self._known[id(wire)] = self._first(wire, driver)
+        return decoded
 
     def _first(self, wire: Wire, driver: str) -> _Decoded:
         attributes = wire.get("attributes") or {}
         capacity = {name: str(entry.get("value", "0")) for name, entry in (wire.get("capacity") or {}).items()}
         key = (driver, msgspec.json.encode((attributes, capacity), order="sorted"))  # JSON: 1 is not true
         consumes: dict[tuple[str, str], Fraction] = {}
-        for each in wire.get("consumesCounters") or ():
-            consumes |= _counters(each["counterSet"], each)
+        for consumption in wire.get("consumesCounters") or ():
+            consumes |= _counters(consumption["counterSet"], consumption)
         return _Decoded(
             wire,
             attributes,

@@ -82,11 +82,8 @@ def untolerated(pod: Wire, node: NodeTraits) -> list[model.DeviceTaint]:
     if not marks:
         return []
     tolerations = model.tolerations((pod.get("spec") or {}).get("tolerations"))
-    return [
-        taint
-        for taint in marks
-        if taint.effect in ("NoSchedule", "NoExecute") and not any(each.tolerates(taint) for each in tolerations)
-    ]
+    blocking = [taint for taint in marks if taint.effect in ("NoSchedule", "NoExecute")]
+    return [taint for taint in blocking if not any(toleration.tolerates(taint) for toleration in tolerations)]
 
 
 def is_selected(pod: Wire, node: NodeTraits) -> bool:

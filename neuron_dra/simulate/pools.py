@@ -55,20 +55,22 @@ class PoolInventory:
 
     def after(self, old: Iterable[Wire], new: Iterable[Wire]) -> PoolInventory:
         """Return the inventory with these slices in place of those; what is decoded of others stays."""
-        made = PoolInventory((), self.semantics)
-        made._keys = self._keys
-        made._of_node |= self._of_node
-        made._of_pool |= self._of_pool
-        gone = [(wire["metadata"]["name"], model.resource_slice(wire)) for wire in old]
-        names = {name for name, _ in gone}
-        made._shared = [each for each in self._shared if each.name not in names]
-        nodes_of_old = {each.where.node_name for _, each in gone if each.where.node_name}
+        inventory = PoolInventory((), self.semantics)
+        inventory._keys = self._keys
+        inventory._of_node |= self._of_node
+        inventory._of_pool |= self._of_pool
+        removed = [(wire["metadata"]["name"], model.resource_slice(wire)) for wire in old]
+        names = {name for name, _ in removed}
+        inventory._shared = [pool_slice for pool_slice in self._shared if pool_slice.name not in names]
+        nodes_of_old = {pool_slice.where.node_name for _, pool_slice in removed if pool_slice.where.node_name}
         for node in nodes_of_old:
-            made._of_node[node] = [each for each in self._of_node[node] if each.name not in names]
-        for pool in {(each.driver, each.pool) for _, each in gone}:
-            made._of_pool[pool] = [each for each in self._of_pool[pool] if each.name not in names]
-        made._add(new)
-        return made
+            of_node = self._of_node[node]
+            inventory._of_node[node] = [pool_slice for pool_slice in of_node if pool_slice.name not in names]
+        for pool in {(pool_slice.driver, pool_slice.pool) for _, pool_slice in removed}:
+            of_pool = self._of_pool[pool]
+            inventory._of_pool[pool] = [pool_slice for pool_slice in of_pool if pool_slice.name not in names]
+        inventory._add(new)
+        return inventory
 
     def _add(self, slices: Iterable[Wire]) -> None:
         devices = model.DeviceDecoder(self._keys)
@@ -84,7 +86,7 @@ class PoolInventory:
 
     def homes(self, driver: str, pool: str) -> set[str]:
         """Return the names of the nodes that the slices of a pool name; empty ones are those of no single node."""
-        return {each.where.node_name or "" for each in self._of_pool.get((driver, pool), ())}
+        return {pool_slice.where.node_name or "" for pool_slice in self._of_pool.get((driver, pool), ())}
 
     def is_ordered(self, node: NodeTraits, drivers: Set[str]) -> bool:
         """Return whether the scheduler tries the devices of these drivers on a node always in the same order."""
@@ -104,46 +106,46 @@ class PoolInventory:
             if candidate.per_device_nodes and not self.semantics.partitions:
                 continue
             key = (candidate.driver, candidate.pool)
-            known = newest.get(key)
-            if known is None or candidate.generation > known[0].generation:
+            newest_slices = newest.get(key)
+            if newest_slices is None or candidate.generation > newest_slices[0].generation:
                 newest[key] = [candidate]
-            elif candidate.generation == known[0].generation:
-                known.append(candidate)
-        found = [self._pool(key, slices) for key, slices in newest.items()]
-        return tuple(sorted((pool for pool in found if pool is not None), key=_order))
+            elif candidate.generation == newest_slices[0].generation:
+                newest_slices.append(candidate)
+        pools = [self._pool(key, slices) for key, slices in newest.items()]
+        return tuple(sorted((pool for pool in pools if pool is not None), key=_order))
 
     def _pool(self, key: tuple[str, str], slices: list[PoolSlice]) -> ResourcePool | None:
-        generation, wanted, whole = slices[0].generation, slices[0].slice_count, slices
-        incomplete = len(slices) != wanted and self.semantics.loose_pools
-        if len(slices) != wanted and not incomplete:
+        generation, slice_count, whole = slices[0].generation, slices[0].slice_count, slices
+        incomplete = len(slices) != slice_count and self.semantics.loose_pools
+        if len(slices) != slice_count and not incomplete:
             everywhere = self._of_pool[key]
             if any(other.generation > generation for other in everywhere):
                 return None  # the driver is replacing this generation
             whole = [s for s in everywhere if s.generation == generation and not s.compatibility_groups]
-            if len(whole) != wanted:
+            if len(whole) != slice_count:
                 return ResourcePool(*key, incomplete=True)
         if len(slices) > 1:
             slices.sort(key=lambda s: s.name)
         devices = _devices(slices)
         if twice := _named_twice(slices, devices):
             return ResourcePool(*key, invalid=f"the device name {twice} occurs more than once")
-        known: dict[tuple[str, str], Fraction] = {}
+        known_counters: dict[tuple[str, str], Fraction] = {}
         names_seen: set[str] = set()
         for counters in itertools.chain.from_iterable(s.counters for s in whole):
             names_here = {name for name, _ in counters}
             if names_here & names_seen:
                 return ResourcePool(*key, invalid="a counter set occurs more than once")
             names_seen |= names_here
-            known |= counters
+            known_counters |= counters
         consuming = [s for s in whole if s.facts.consume]
         for device in _devices(consuming):
-            if device.consumes and (unknown := device.consumes.keys() - known.keys()):
+            if device.consumes and (unknown := device.consumes.keys() - known_counters.keys()):
                 name, counter = min(unknown)
                 why = f"device {device.id.device} consumes the unknown counter {counter} of {name}"
                 return ResourcePool(*key, invalid=why)
         binds = any(s.facts.bind for s in slices if not s.has_counters)
         facts = tuple([s.facts for s in slices])
-        return ResourcePool(*key, devices, incomplete, counters=known, binds=binds, facts=facts)
+        return ResourcePool(*key, devices, incomplete, counters=known_counters, binds=binds, facts=facts)
 
 
 def _devices(slices: Iterable[PoolSlice]) -> tuple[PoolDevice, ...]:
@@ -168,19 +170,19 @@ def disagreeing(slices: Iterable[Wire]) -> list[str]:
     for wire in slices:
         spec = wire["spec"]
         key = (spec["driver"], spec["pool"]["name"])
-        known = newest.setdefault(key, [])
+        newest_slices = newest.setdefault(key, [])
         generation = _generation(wire)
-        if not known or generation > _generation(known[0]):
+        if not newest_slices or generation > _generation(newest_slices[0]):
             newest[key] = [wire]
-        elif generation == _generation(known[0]):
-            known.append(wire)
-    found = []
+        elif generation == _generation(newest_slices[0]):
+            newest_slices.append(wire)
+    disagreements = []
     for (driver, pool), listed in newest.items():
         counts = {wire["spec"]["pool"]["resourceSliceCount"]: wire["metadata"]["name"] for wire in listed}
         if len(counts) > 1:
             texts = [f"ResourceSlice {name} says {number}" for number, name in counts.items()]
-            found.append(f"the slices of pool {driver}/{pool} disagree on their number: {', '.join(texts)}")
-    return found
+            disagreements.append(f"the slices of pool {driver}/{pool} disagree on their number: {', '.join(texts)}")
+    return disagreements
 
 
 def _generation(wire: Wire) -> int:

@@ -19,13 +19,13 @@ def explain(
     needs: Sequence[Sequence[Sequence[Need]]], pools: Sequence[ResourcePool], in_use: Set[DeviceId], matcher: Matcher
 ) -> tuple[str, ...]:
     """Return a sentence per alternative with too few devices, or one sentence if only all requests together fail."""
-    found: list[str] = []
+    sentences: list[str] = []
     for need in itertools.chain.from_iterable(itertools.chain.from_iterable(needs)):
         sentence = _shortage(need, pools, in_use, matcher)
         if sentence:
-            found.append(sentence)
-    if found:
-        return tuple(found)
+            sentences.append(sentence)
+    if sentences:
+        return tuple(sentences)
     return ("each request could be satisfied alone, but not all of them together",)
 
 
@@ -37,24 +37,24 @@ def _shortage(need: Need, pools: Sequence[ResourcePool], in_use: Set[DeviceId], 
         matching = [d for d in devices if matcher.matches(need.claim, need.alternative, need.device_class, d)]
     except AllocationError as err:
         return str(err)
-    found = _sorted_out(need, matching, usable, in_use)
+    sorted_out = _sorted_out(need, matching, usable, in_use)
     if need.all_devices is not None:
-        wanted = "all devices"
+        requested = "all devices"
     else:
-        wanted = _count(need.count, "device")
-    head = f"request {need.result_name} wants {wanted}"
+        requested = _count(need.count, "device")
+    head = f"request {need.result_name} wants {requested}"
     if not matching:
         return f"{head}: {_none_match(devices, pools)}"
     amount = f"{len(matching)} match"
     if len(matching) < len(devices):
         amount = f"{len(matching)} of {len(devices)} match"
-    amount += found.why_not_free()
-    if len(found.free) < need.count:
+    amount += sorted_out.why_not_free()
+    if len(sorted_out.free) < need.count:
         return f"{head}: {amount}"
     for state in constraints.states(need.claim):
         if not state.applies(need.request.name, need.result_name):
             continue
-        together = _together(state, found.free)
+        together = _together(state, sorted_out.free)
         if together < need.count:
             what = "different"
             if state.constraint.kind == "matchAttribute":
@@ -89,19 +89,19 @@ def _sorted_out(
     need: Need, matching: Sequence[PoolDevice], usable: Sequence[ResourcePool], in_use: Set[DeviceId]
 ) -> _SortedOut:
     counting = Counting(usable, in_use)
-    found = _SortedOut()
+    sorted_out = _SortedOut()
     for device in matching:
         taint = need.blocking_taint(device)
         if device.id in in_use and not need.alternative.admin_access:
-            found.used.append(device)
+            sorted_out.used.append(device)
         elif not counting.allows(device):
-            found.overlapping.append(device)
+            sorted_out.overlapping.append(device)
         elif taint is not None:
-            found.taint = found.taint or taint.key
-            found.tainted.append(device)
+            sorted_out.taint = sorted_out.taint or taint.key
+            sorted_out.tainted.append(device)
         else:
-            found.free.append(device)
-    return found
+            sorted_out.free.append(device)
+    return sorted_out
 
 
 def _none_match(devices: Sequence[PoolDevice], pools: Sequence[ResourcePool]) -> str:

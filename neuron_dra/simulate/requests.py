@@ -69,17 +69,17 @@ class Matcher:
     ) -> bool:
         """Check the class, the request and the device's own node selection, in this order. Raises AllocationError."""
         key = (id(alternative), id(device))  # both live as long as the search
-        known = self._known.get(key)
-        if known is None:
-            known = (
+        is_match = self._known.get(key)
+        if is_match is None:
+            is_match = (
                 self._all(f"class {device_class.name}", device_class.selectors, device)
                 and self._all(f"claim {claim}", alternative.selectors, device)
                 and (not device.per_device_nodes or nodes.reaches(device.where, self._node))
             )
-            if known and device.unsupported:
+            if is_match and device.unsupported:
                 raise AllocationError(FailureKind.UNSUPPORTED, device.unsupported)
-            self._known[key] = known
-        return known
+            self._known[key] = is_match
+        return is_match
 
     def _all(self, owner: str, expressions: Sequence[str | None], device: PoolDevice) -> bool:
         for index, expression in enumerate(expressions):
@@ -109,21 +109,21 @@ def needs(
     rules: Semantics,
 ) -> tuple[tuple[Need, ...], ...]:
     """Return the alternatives of each request. Raises AllocationError if no node could satisfy the claim."""
-    found = []
+    needs_of_requests = []
     for request in claim.requests:
         alternatives: list[Need] = []
         for number, alternative in enumerate(request.alternatives):
             if rules.shared_all and number == 1:
-                known = alternatives[0].all_devices
+                all_devices = alternatives[0].all_devices
             else:
-                known = None
-            alternatives.append(_need(claim, request, alternative, classes, pools, matcher, known))
-        found.append(tuple(alternatives))
-    least = sum(min(need.count for need in alternatives) for alternatives in found)
+                all_devices = None
+            alternatives.append(_need(claim, request, alternative, classes, pools, matcher, all_devices))
+        needs_of_requests.append(tuple(alternatives))
+    least = sum(min(need.count for need in alternatives) for alternatives in needs_of_requests)
     if least > MAX_RESULTS:
         message = f"claim {claim}: number of requested devices {least} exceeds the claim limit of {MAX_RESULTS}"
         raise AllocationError(FailureKind.POD_ERROR, message)
-    return tuple(found)
+    return tuple(needs_of_requests)
 
 
 def _need(
@@ -133,9 +133,9 @@ def _need(
     classes: Mapping[str, DeviceClass],
     pools: Sequence[ResourcePool],
     matcher: Matcher,
-    known: tuple[PoolDevice, ...] | None,
+    all_devices: tuple[PoolDevice, ...] | None,
 ) -> Need:
-    """Return the need of an alternative; `known` are its devices if it has allocationMode All."""
+    """Return the need of an alternative; `all_devices` are its devices if it has allocationMode All."""
     where = f"claim {claim}, request {request.result_name(alternative)}"
     if alternative.unsupported:
         raise AllocationError(FailureKind.UNSUPPORTED, f"{where}: {alternative.unsupported}")
@@ -151,8 +151,8 @@ def _need(
         return Need(claim, request, alternative, device_class, alternative.count, None)
     if alternative.mode != "All":
         raise AllocationError(FailureKind.POD_ERROR, f"{where}: unsupported count mode {alternative.mode}")
-    if known is not None:
-        return Need(claim, request, alternative, device_class, len(known), known)
+    if all_devices is not None:
+        return Need(claim, request, alternative, device_class, len(all_devices), all_devices)
     devices: list[PoolDevice] = []
     for pool in pools:
         if not pool.usable:

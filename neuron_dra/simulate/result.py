@@ -79,9 +79,9 @@ def _node_selector(picks: Sequence[Pick], node: NodeTraits) -> dict[str, Any] | 
     for pick in picks:
         for kind in ("matchFields", "matchExpressions"):
             for requirement in _requirements(pick.device.where, kind):
-                known = term.setdefault(kind, [])
-                if not any(_same(requirement, other) for other in known):
-                    known.append(requirement)
+                requirements = term.setdefault(kind, [])
+                if not any(_same(requirement, other) for other in requirements):
+                    requirements.append(requirement)
     if term:
         return {"nodeSelectorTerms": [term]}
     return None

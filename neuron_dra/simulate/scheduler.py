@@ -61,7 +61,7 @@ def schedule(
     """Return where the pod runs, or why nowhere. `claims` are the pod's, in its order; others hold `in_use`."""
     inventory = slices if isinstance(slices, PoolInventory) else PoolInventory(slices)
     known_classes = {wire["metadata"]["name"]: model.device_class(wire) for wire in classes}
-    wanted = [model.claim(wire) for wire in claims]
+    demands = [model.claim(wire) for wire in claims]
     memo = memo or Selectors()
     best: tuple[int, Placement] | None = None
     short: Counter[str] = Counter()
@@ -69,12 +69,12 @@ def schedule(
     undecided = False
     candidates = [model.node(wire) for wire in cluster_nodes]
     for node in candidates:
-        objection = nodes.objection(pod, node) or _unreachable(wanted, node)
+        objection = nodes.objection(pod, node) or _unreachable(demands, node)
         if objection:
             short[objection] += 1
             reasons[node.name] = (objection,)
             continue
-        missing = [claim for claim in wanted if claim.allocation is None]
+        missing = [claim for claim in demands if claim.allocation is None]
         outcome = allocator.allocate(node, missing, inventory, known_classes, in_use, memo)
         if isinstance(outcome, Failure):
             undecided = undecided or outcome.kind in _UNDECIDED

@@ -73,9 +73,9 @@ class Search:
 
     def run(self) -> list[list[Pick]] | None:
         """Return the picks of each claim, or None if there is no solution. Raises AllocationError."""
-        found = self._search()
+        is_solved = self._search()
         self._check(self.steps)
-        if found:
+        if is_solved:
             return self._picks
         return None
 
@@ -161,14 +161,14 @@ class Search:
         for need in requests[index]:
             self.steps += bool(need.alternative.name)
             if need.all_devices is not None:
-                found = self._all(claim, index, need, 0)
+                is_solved = self._all(claim, index, need, 0)
             elif self._shortcuts and not self._hope(need):
                 hopeless += 1
                 vain += self._combinations(claim, need, self._free_matches(need))
                 continue
             else:
-                found = self._fill(claim, index, need, 0, 0)
-            if found:
+                is_solved = self._fill(claim, index, need, 0, 0)
+            if is_solved:
                 return True
         if hopeless == len(requests[index]):
             self.steps += vain * self._choices([*self._needs[:claim], requests[:index]])
@@ -190,12 +190,12 @@ class Search:
 
     def _free_matches(self, need: Need) -> list[PoolDevice]:
         """Return the devices that a request could have, for an estimate: one whose selector fails is none."""
-        found = []
+        free_devices = []
         for device in self._devices:
             free = need.alternative.admin_access or device.id not in self._in_use
             if free and self._matches_surely(need, device) and need.blocking_taint(device) is None:
-                found.append(device)
-        return found
+                free_devices.append(device)
+        return free_devices
 
     def _matches_surely(self, need: Need, device: PoolDevice) -> bool:
         try:
@@ -209,7 +209,7 @@ class Search:
         names = [rule.attribute for rule in rules if rule.kind == "matchAttribute"]
         if not names:
             return (len(devices),)
-        return Counter(tuple(constraints.attribute(each, name) for name in names) for each in devices).values()
+        return Counter(tuple(constraints.attribute(device, name) for name in names) for device in devices).values()
 
     def _combinations(self, claim: int, need: Need, devices: Collection[PoolDevice]) -> int:
         """Return the number of combinations of some of these devices, which are too few for the request."""
@@ -221,23 +221,23 @@ class Search:
         Requests that the same devices match share them; other overlaps are ignored, so the number may be too large.
         """
         ways, taken = 1, Counter[frozenset[DeviceId]]()
-        for claim, alternatives in ((claim, each) for claim, requests in enumerate(needs) for each in requests):
-            here = 0
+        for claim, alternatives in ((claim, request) for claim, requests in enumerate(needs) for request in requests):
+            choices = 0
             for need in alternatives:
                 if need.all_devices is not None:
-                    here += 1
+                    choices += 1
                     continue
-                found = self._free_matches(need)
-                same = frozenset(device.id for device in found)
-                sizes = self._groups(claim, need, found)
+                devices = self._free_matches(need)
+                same = frozenset(device.id for device in devices)
+                sizes = self._groups(claim, need, devices)
                 if len(sizes) == 1:
                     left = [number - taken[same] for number in sizes]
                 else:
                     left = [*sizes]
-                here += sum(math.comb(number, need.count) for number in left if number > 0)
-                here = here or sum(2 ** max(number, 0) for number in left)
+                choices += sum(math.comb(number, need.count) for number in left if number > 0)
+                choices = choices or sum(2 ** max(number, 0) for number in left)
                 taken[same] += need.count if need is alternatives[0] else 0
-            ways *= here
+            ways *= choices
         return ways
 
     def _matches(self, need: Need, device: PoolDevice) -> bool:

@@ -47,17 +47,17 @@ class Selectors:
 
         Raises CompileError, EvaluationError or UnsupportedError.
         """
-        known = self._results.get((expression, key))
-        if known is None:
+        outcome = self._results.get((expression, key))
+        if outcome is None:
             self.evaluations += 1
             try:
-                known = compile_selector(expression).matches(self._value(key, device))
+                outcome = compile_selector(expression).matches(self._value(key, device))
             except SelectorError as err:
-                known = err
-            self._results[expression, key] = known
-        if isinstance(known, SelectorError):
-            raise known
-        return known
+                outcome = err
+            self._results[expression, key] = outcome
+        if isinstance(outcome, SelectorError):
+            raise outcome
+        return outcome
 
     def _value(self, key: object, device: Callable[[], Any]) -> Any:
         if self._last[0] != key:

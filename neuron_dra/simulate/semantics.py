@@ -105,22 +105,26 @@ DIFFERENCES: Final = (
 
 @functools.cache
 def _of(version: Minor) -> Semantics:
-    return Semantics(**{each.field: each.is_set is (version >= each.since) for each in DIFFERENCES})
+    flags = {}
+    for difference in DIFFERENCES:
+        flags[difference.field] = difference.is_set is (version >= difference.since)
+    return Semantics(**flags)
 
 
 def of(version: Minor | None) -> Semantics:
     """Return the semantics of a version of the scheduler; the newest ones if it is unknown."""
     if version is None or version >= _NEWEST:
         return NEW
-    return _of(max(max((each.since for each in DIFFERENCES if each.since <= version), default=_OLDEST), _OLDEST))
+    reached = [difference.since for difference in DIFFERENCES if difference.since <= version]
+    return _of(max([*reached, _OLDEST]))
 
 
 def between(before: Minor, after: Minor) -> tuple[Difference, ...]:
     """Return the differences between two versions, of which the second is the later one."""
-    return tuple(each for each in DIFFERENCES if before < each.since <= after)
+    return tuple(difference for difference in DIFFERENCES if before < difference.since <= after)
 
 
 _OLDEST: Final = versions.OLDEST
-_NEWEST: Final = max(each.since for each in DIFFERENCES)
+_NEWEST: Final = max(difference.since for difference in DIFFERENCES)
 OLD: Final = _of(_OLDEST)
 NEW: Final = _of(_NEWEST)
