@@ -101,10 +101,10 @@ class Controller:
                 caches.others |= kinds.reflectors
                 looks.append(self._jobs(caches, applier, kinds, events))
             if self._settings.qualifications:
-                asked = QualifyWatches(client, self._wake, self._timing.qualify)
-                watches |= asked.tasks()
-                caches.others |= asked.reflectors
-                looks.append(self._tests(caches, applier, asked, events))
+                qualify_watches = QualifyWatches(client, self._wake, self._timing.qualify)
+                watches |= qualify_watches.tasks()
+                caches.others |= qualify_watches.reflectors
+                looks.append(self._tests(caches, applier, qualify_watches, events))
             queue = QueueWatch(client, self._wake, self._timing.queues) if self._settings.queues else None
             queues = None
             if queue is not None:

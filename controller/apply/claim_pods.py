@@ -38,10 +38,10 @@ class ClaimPods:
 
     def look(self, claims: Sequence[ClaimUse], now: datetime.datetime) -> datetime.datetime | None:
         """Let the pods that are due be read; return when the next are due."""
-        asked = {use.ref: use for use in claims}
-        self.found = {ref: pods for ref, pods in self.found.items() if ref in asked}
-        self._looks = {ref: self._looks.get(ref, Tries(0, now)) for ref in asked}
-        due = [use for ref, use in asked.items() if self._looks[ref].next_at <= now]
+        use_by_ref = {use.ref: use for use in claims}
+        self.found = {ref: pods for ref, pods in self.found.items() if ref in use_by_ref}
+        self._looks = {ref: self._looks.get(ref, Tries(0, now)) for ref in use_by_ref}
+        due = [use for ref, use in use_by_ref.items() if self._looks[ref].next_at <= now]
         self._sender.decide("pods of claims", [self._wish(use, now) for use in due])
         return min((tries.next_at for tries in self._looks.values() if tries.next_at > now), default=None)
 

@@ -37,16 +37,16 @@ class ClaimReads:
         self.errors: dict[str, str] = {}
 
     def look(
-        self, asked: Sequence[NodesToRead], published: Mapping[str, PublishedNode], now: datetime.datetime
+        self, requests: Sequence[NodesToRead], published: Mapping[str, PublishedNode], now: datetime.datetime
     ) -> datetime.datetime | None:
         """Let claims be read on the nodes that a plan asks for; return when a failed read is due again.
 
         `published`: what the nodes publish, as the plan has seen it.
         """
-        all_nodes = {name for request in asked for name in request.nodes}
+        all_nodes = {name for request in requests for name in request.nodes}
         self.found = {name: read for name, read in self.found.items() if name in all_nodes}
         unread_of: dict[str, dict[str, PublishedNode | None]] = {}
-        for request in asked:
+        for request in requests:
             unread = unread_of.setdefault(request.namespace, {})
             for name in request.nodes:
                 read = self.found.get(name)

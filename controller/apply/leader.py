@@ -162,9 +162,9 @@ class Leader:
     def _pause_s(self) -> float:
         """Return the seconds until the next try, at most until another replica's lease expires."""
         usual = self._timing.retry_s * random.uniform(0.9, 1.2)
-        left = self._free_at - self._now()
-        if left > 0:
-            return min(usual, left)
+        until_free_s = self._free_at - self._now()
+        if until_free_s > 0:
+            return min(usual, until_free_s)
         return usual
 
     async def _take(self) -> bool:
@@ -194,12 +194,12 @@ class Leader:
             self._free_at = self._seen_at + duration
             if self._now() < self._free_at:
                 return False
-        ours = {**lease, "spec": self._spec(spec)}
+        own_lease = {**lease, "spec": self._spec(spec)}
         try:
-            await self._client.replace(LEASES, self._namespace, ours)
+            await self._client.replace(LEASES, self._namespace, own_lease)
         except Conflict:
             return False
-        self._note(ours)
+        self._note(own_lease)
         return True
 
     def _note(self, lease: dict[str, Any]) -> None:
@@ -220,15 +220,15 @@ class Leader:
 
     def _spec(self, before: dict[str, Any]) -> dict[str, Any]:
         now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-        ours = before.get("holderIdentity") == self._identity
+        is_holder = before.get("holderIdentity") == self._identity
         transitions = int(before.get("leaseTransitions") or 0)
         return {
             **before,
             "holderIdentity": self._identity,
             "leaseDurationSeconds": self._timing.duration_s,
-            "acquireTime": before.get("acquireTime") if ours else now,
+            "acquireTime": before.get("acquireTime") if is_holder else now,
             "renewTime": now,
-            "leaseTransitions": transitions if ours or not before else transitions + 1,
+            "leaseTransitions": transitions if is_holder or not before else transitions + 1,
         }
 
     async def _release(self) -> None:

@@ -56,7 +56,9 @@ class Admissions(Protocol):
     def admissions(self, index: FleetIndex, now: datetime.datetime) -> Mapping[str, Admission]:
         """Return what the queue of each workload allows, by UID; a workload without a queue is not in it."""
 
-    def leave_to_the_plan(self, left: frozenset[str], beyond_limit: frozenset[str], unsettled: frozenset[str]) -> None:
+    def leave_to_the_plan(
+        self, rejected_statuses: frozenset[str], beyond_limit: frozenset[str], unsettled: frozenset[str]
+    ) -> None:
         """Write nothing into the status of workloads, by UID, of which the server has rejected the plan's write.
 
         Ask for no quota for those beyond the limit of waiting workloads, and give none back while a write of a

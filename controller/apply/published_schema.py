@@ -54,14 +54,14 @@ def dropped(schema: Wire, value: Any, path: str = "") -> Iterator[str]:
     if isinstance(value, Mapping):
         if schema.get(PRESERVES):
             return
-        properties, others = schema.get("properties") or {}, schema.get("additionalProperties")
+        properties, additional = schema.get("properties") or {}, schema.get("additionalProperties")
         for name, part in value.items():
             where = f"{path}.{name}" if path else name
             if name in properties:
                 yield from dropped(properties[name], part, where)
-            elif isinstance(others, Mapping):
-                yield from dropped(others, part, where)
-            elif not others:
+            elif isinstance(additional, Mapping):
+                yield from dropped(additional, part, where)
+            elif not additional:
                 yield where
     elif isinstance(value, Sequence) and not isinstance(value, str):
         for part in value:

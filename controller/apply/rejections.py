@@ -63,8 +63,8 @@ ELSEWHERE: Final = frozenset({Evict})
 
 def described(action: Action) -> str:
     """Return what was to be written, as the subject of a sentence."""
-    told = _CONDITIONS.get(type(action))
-    return told[1] if told is not None else _EVENTS[type(action)]
+    condition_and_subject = _CONDITIONS.get(type(action))
+    return condition_and_subject[1] if condition_and_subject is not None else _EVENTS[type(action)]
 
 
 def event_about(action: Action) -> dict[str, str] | None:
@@ -107,9 +107,9 @@ class Rejections:
 
     def note(self, action: Action, err: ApiError) -> None:
         """Note that a write was rejected."""
-        told = _CONDITIONS.get(type(action))
-        if told is not None:
-            reason, what = told
+        condition_and_subject = _CONDITIONS.get(type(action))
+        if condition_and_subject is not None:
+            reason, what = condition_and_subject
             for uid in action.owners:
                 self._found[uid, type(action)] = str(reason), f"{what} was rejected: {err}"
 

@@ -209,20 +209,20 @@ class RendezvousServices:
             return self._taken(meeting, about, now, service, awaited=plan.was_a_workloads(service))
         pod = await self._pod(meeting)
         # When nothing has changed since all were verified, the others are empty.
-        other = await self._follow(service, pod, term, all_of_them=not was_settled)
-        if other is not None:
-            return self._taken(meeting, about, now, other, awaited=plan.was_a_services(other))
+        foreign_slice = await self._follow(service, pod, term, all_of_them=not was_settled)
+        if foreign_slice is not None:
+            return self._taken(meeting, about, now, foreign_slice, awaited=plan.was_a_services(foreign_slice))
         return meeting.pod is None or bool(plan.pod_address(pod))
 
     def _taken(
-        self, meeting: Meeting, about: Mapping[str, Any], now: datetime.datetime, other: Wire, *, awaited: bool
+        self, meeting: Meeting, about: Mapping[str, Any], now: datetime.datetime, foreign_object: Wire, *, awaited: bool
     ) -> bool:
         """Report an object that is not the workload's, and return True.
 
         `awaited`: the garbage collector may delete it. Then report it only from time to time, and return False.
         """
-        kind = "EndpointSlice" if "addressType" in other else "Service"
-        text = taken(kind, meeting.namespace, other["metadata"]["name"])
+        kind = "EndpointSlice" if "addressType" in foreign_object else "Service"
+        text = taken(kind, meeting.namespace, foreign_object["metadata"]["name"])
         if not awaited or self._followed[meeting.uid].tries.number % PATIENCE == 0:
             self._events.post(about, "Warning", "ServiceNameTaken", text, now)
         return not awaited

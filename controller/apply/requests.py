@@ -146,14 +146,14 @@ class Applier:
         always: bool = False,
     ) -> dict[str, Any]:
         """Patch an object and cache the result. For our own kinds, check that the server kept every field."""
-        ours = resource in (NEURON_ULTRASERVERS, NEURON_WORKLOADS)
-        if ours and not always:
+        is_own_kind = resource in (NEURON_ULTRASERVERS, NEURON_WORKLOADS)
+        if is_own_kind and not always:
             self.schemas.refuse(resource)
         stored = await self._client.patch(resource, namespace, name, patch, subresource)
         _remember(cache, namespace, name, stored)
         if not stored["metadata"].get("finalizers") and stored["metadata"].get("deletionTimestamp"):
             cache.forget(stored)  # it goes with its last finalizer; the watch corrects this if not
-        if ours:
+        if is_own_kind:
             self.schemas.check(resource, patch, stored)
         return stored
 

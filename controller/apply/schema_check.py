@@ -274,8 +274,8 @@ class Schemas:
         for name in ("spec", "status"):
             if name in sent and name in stored:
                 parts[name] = sent[name]
-        gone = [name for name in ("spec", "status") if name in sent and sent[name] and name not in stored]
-        lost = list(dict.fromkeys([*gone, *dropped(parts, stored)]))
+        missing_parts = [name for name in ("spec", "status") if name in sent and sent[name] and name not in stored]
+        lost = list(dict.fromkeys([*missing_parts, *dropped(parts, stored)]))
         if lost:
             self._unfit(resource, f"drops {shortened(lost)}")
 

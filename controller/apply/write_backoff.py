@@ -93,10 +93,11 @@ class Backoff:
         forgotten_after = datetime.timedelta(seconds=self._timing.forgotten_s)
         if self._swept_at is None or self._swept_at + SETTLED <= now:
             self._swept_at = now
-            for every, first_try in ((self._refused, forgotten_after), (self._written, SETTLED)):
-                for name, tries_of_object in list(every.items()):
-                    if tries_of_object.next_at + (first_try if tries_of_object.number == 1 else forgotten_after) <= now:
-                        del every[name]
+            for tries_by_name, after_first_try in ((self._refused, forgotten_after), (self._written, SETTLED)):
+                for name, tries_of_object in list(tries_by_name.items()):
+                    kept_for = after_first_try if tries_of_object.number == 1 else forgotten_after
+                    if tries_of_object.next_at + kept_for <= now:
+                        del tries_by_name[name]
             self._last = {name: content for name, content in self._last.items() if name in self._written}
         if isinstance(action, Evict):
             first_s = self._timing.first_eviction_s

@@ -308,8 +308,8 @@ def _is_seen(cache: Reflector, key: str, version: str) -> bool:
     Of an object that cannot be read, plans see an older version than the one that is stored. The API server rejects
     such a write, which then waits longer each time; if it were not sent, the plan would be made again at once.
     """
-    item = cache.items.get(key)
-    return item is not None and item["value"].version == version
+    cached_item = cache.items.get(key)
+    return cached_item is not None and cached_item["value"].version == version
 
 
 def _is_unavailable(err: ApiError) -> bool:

@@ -265,13 +265,13 @@ class _JobStep:
                 return requested.template
             self._warn("NoTemplate", f"no pod names the ResourceClaimTemplate {requested.template} of the annotation")
             return None
-        own = [workload.template_name for workload in self._own if not workload.deleting]
-        own = [template_name for template_name in own if template_name in named]
-        free = own or [name for name in named if self._is_free(name)]
-        if len(free) == 1:
-            return free[0]
-        if free:
-            text = f"write template=NAME into the annotation {ANNOTATION}: the pods name {', '.join(free[:4])}"
+        own_templates = [workload.template_name for workload in self._own if not workload.deleting]
+        own_templates = [template_name for template_name in own_templates if template_name in named]
+        candidates = own_templates or [name for name in named if self._is_free(name)]
+        if len(candidates) == 1:
+            return candidates[0]
+        if candidates:
+            text = f"write template=NAME into the annotation {ANNOTATION}: the pods name {', '.join(candidates[:4])}"
             self._warn("SeveralTemplates", f"{text}, and only one of them is to be made")
         else:
             text = "name a ResourceClaimTemplate that does not exist yet in spec.resourceClaims of the pods"
@@ -284,14 +284,14 @@ class _JobStep:
         return stored_template is None or stored_template.is_a_workloads
 
     def _keep_in_step(self, spec: dict[str, Any], template: str) -> None:
-        own = [workload for workload in self._own if workload.template_name == template]
+        matching = [workload for workload in self._own if workload.template_name == template]
         for workload in self._own:
-            if workload not in own[:1]:
+            if workload not in matching[:1]:
                 _release(self._view, self._decision, workload, "its job asks for another template", self._job)
-        if not own:
+        if not matching:
             self._create(spec, template)
-        elif not own[0].deleting:
-            self._change(own[0], spec)
+        elif not matching[0].deleting:
+            self._change(matching[0], spec)
 
     def _create(self, spec: dict[str, Any], template: str) -> None:
         job = self._job

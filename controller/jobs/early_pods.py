@@ -166,11 +166,11 @@ class EarlyPods:
         )
         pods = projections.as_wire(page.decoded(projections.WaitingPod).objects)
         waiting = [pod for pod in pods if _waits_for(pod, template)]
-        left = sorted(
+        remaining_pods = sorted(
             (pod for pod in waiting if pod["metadata"]["name"] > look.after),
             key=lambda pod: pod["metadata"]["name"],
         )
-        due = left[:AT_ONCE]
+        due = remaining_pods[:AT_ONCE]
         results = await asyncio.gather(*(self._one(pod, template, now, term) for pod in due), return_exceptions=True)
         woken = self._follow(due, results)
         self._tell_rejected(template, due, results, now)
@@ -179,7 +179,7 @@ class EarlyPods:
             # The next ones are likely to be rejected, too.
             pause = datetime.timedelta(seconds=self._timing.first_s)
             look = replace(look, tries=replace(look.tries, next_at=now + pause))
-        if len(due) < len(left):
+        if len(due) < len(remaining_pods):
             return replace(look, after=due[-1]["metadata"]["name"])
         if following is not None:
             return replace(look, cursor=following, after="")
@@ -262,11 +262,11 @@ def waits_for(pod: Wire, template: Template) -> bool:
 def touched(pod: Wire, template: Template, now: datetime.datetime) -> dict[str, Any]:
     """Return the merge patch that adds the condition to a pod, if it is still as it was read."""
     status = pod.get("status") or {}
-    others = [condition for condition in status.get("conditions") or [] if condition.get("type") != CONDITION]
+    other_conditions = [condition for condition in status.get("conditions") or [] if condition.get("type") != CONDITION]
     former = f"ResourceClaimTemplate {template.name} exists ("
     others_said = [text for text in _messages(status) if not text.startswith(former)]
     moment = now.astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    own = {
+    own_condition = {
         "type": CONDITION,
         "status": "True",
         "reason": "TemplateCreated",
@@ -274,7 +274,7 @@ def touched(pod: Wire, template: Template, now: datetime.datetime) -> dict[str, 
         "lastTransitionTime": moment,
     }
     meta = {"resourceVersion": pod["metadata"]["resourceVersion"]}
-    return {"metadata": meta, "status": {"conditions": [*others, own]}}
+    return {"metadata": meta, "status": {"conditions": [*other_conditions, own_condition]}}
 
 
 def _messages(status: Wire) -> list[str]:

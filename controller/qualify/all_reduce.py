@@ -33,10 +33,10 @@ MESSAGE: Final = Path("/dev/termination-log")
 _LENGTH: Final = struct.Struct(">Q")
 
 
-def send(peer: socket.socket, data: bytes) -> None:
+def send(peer: socket.socket, message: bytes) -> None:
     """Send a message. Raises OSError."""
-    peer.sendall(_LENGTH.pack(len(data)))
-    peer.sendall(data)
+    peer.sendall(_LENGTH.pack(len(message)))
+    peer.sendall(message)
 
 
 def receive(peer: socket.socket) -> bytes:
@@ -45,14 +45,14 @@ def receive(peer: socket.socket) -> bytes:
 
 
 def _exactly(peer: socket.socket, number: int) -> bytes:
-    data = bytearray(number)
-    view = memoryview(data)
+    buffer = bytearray(number)
+    view = memoryview(buffer)
     while view:
         got = peer.recv_into(view)
         if not got:
             raise ConnectionError("a partner has ended")
         view = view[got:]
-    return bytes(data)
+    return bytes(buffer)
 
 
 def connected(host: str, port: int, wait_s: float) -> socket.socket:
@@ -124,17 +124,17 @@ class Ring:
             messages.append(message)
         return messages
 
-    def _exchanged(self, data: bytes) -> bytes:
+    def _exchanged(self, message: bytes) -> bytes:
         """Send a message to the next rank while one of the rank before it arrives."""
-        if len(data) <= 1 << 10:
-            send(self._next, data)
+        if len(message) <= 1 << 10:
+            send(self._next, message)
             return receive(self._before)
         # Half of the ranks receive first: full buffers cannot stop the ring. In an odd ring, one pair takes turns.
         if self.rank % 2:
             got = receive(self._before)
-            send(self._next, data)
+            send(self._next, message)
             return got
-        send(self._next, data)
+        send(self._next, message)
         return receive(self._before)
 
     def close(self) -> None:
@@ -155,10 +155,10 @@ def measured(
         began = time.perf_counter()
         ring.around(b"12345678")
         delays.append(1000 * (time.perf_counter() - began))
-    data = os.urandom(block)
+    payload = os.urandom(block)
     began = time.perf_counter()
     for _ in range(rounds):
-        ring.around(data)
+        ring.around(payload)
     took = time.perf_counter() - began
     bits = 8 * block * rounds * (ring.world - 1)
     p99 = sorted(delays)[int(0.99 * (len(delays) - 1))]

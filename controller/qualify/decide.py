@@ -209,8 +209,8 @@ def _running(
 ) -> list[Write]:
     """Return the writes for a test that has its nodes."""
     workload, nodes = test.workload, reservation.allocation.nodes
-    others = frozenset(group.node_names) - {*nodes}
-    if not placement.slots((group,), others, workload.instance_type, workload.size):
+    other_nodes = frozenset(group.node_names) - {*nodes}
+    if not placement.slots((group,), other_nodes, workload.instance_type, workload.size):
         return [StopTest(test, f"nodes have other faults now: {shortened(nodes)}", again=True)]
     missing = [name for name in bodies.pod_names(workload) if name not in {pod.name for pod in test.pods}]
     if missing:

@@ -163,13 +163,13 @@ def _whole(value: Any, default: int) -> int:
     return value if type(value) is int else default
 
 
-def _threshold(entry: Wire) -> Threshold:
+def _threshold(threshold: Wire) -> Threshold:
     def number(name: str) -> float | None:
-        value: Any = entry.get(name)
+        value: Any = threshold.get(name)
         return float(value) if type(value) in (int, float) and is_figure(value) else None
 
     percent = number("percentOfMedian") or 0.0
-    return Threshold(str(entry.get("name") or ""), number("atLeast"), number("atMost"), percent)
+    return Threshold(str(threshold.get("name") or ""), number("atLeast"), number("atMost"), percent)
 
 
 @dataclass(frozen=True, slots=True)

@@ -151,9 +151,9 @@ class Qualifications:
         if not qualifications and not index.tests:
             self._metrics.qualified(())
             kept = await self._kept_results(index, {})
-            rest = any(True for _ in forgotten(index, kept))
+            are_left = any(True for _ in forgotten(index, kept))
             self._place(self._forgotten(index, kept, now), now, term)
-            return now + datetime.timedelta(seconds=self._survey_s(index)) if rest else None
+            return now + datetime.timedelta(seconds=self._survey_s(index)) if are_left else None
         self._watches.watch_pods()
         if not (self._watches.sees_pods or self._watches.pods_problem):
             return now + datetime.timedelta(seconds=self._timing.look_s)
@@ -171,7 +171,7 @@ class Qualifications:
 
     def _forget_others(self, uids: Collection[str]) -> None:
         """Keep nothing of qualifications that are gone."""
-        self._said = {uid: said for uid, said in self._said.items() if uid in uids}
+        self._said = {uid: status_and_time for uid, status_and_time in self._said.items() if uid in uids}
         self._refusals = {uid: why for uid, why in self._refusals.items() if uid in uids}
 
     async def _kept_results(self, index: FleetIndex, qualifications: Mapping[str, Qualification]) -> Collection[Source]:
@@ -260,11 +260,11 @@ class Qualifications:
         self, index: FleetIndex, qualifications: Mapping[str, Qualification], now: datetime.datetime
     ) -> _Surveyed:
         """Return the last survey, or a new one if that is old."""
-        have = self._surveyed
+        last_survey = self._surveyed
         period = datetime.timedelta(seconds=self._survey_s(index))
         uids = {qualification.uid for qualification in qualifications.values()}
-        if have is not None and have.uids == uids and have.at <= now < have.at + period:
-            return have
+        if last_survey is not None and last_survey.uids == uids and last_survey.at <= now < last_survey.at + period:
+            return last_survey
         wanted_groups = self._waiting().wanted
         surveys: dict[str, ResultSurvey] = {}
         due: dict[str, Sequence[tuple[Slot, str]]] = {}

@@ -145,7 +145,11 @@ def _wants(wanted_group: WantedGroup, instance_type: str, size: int, slot: Slot,
 
 
 def with_result(
-    have: Sequence[GroupResult], new: GroupResult, qualification: Qualification, storm: str, uids: Mapping[str, str]
+    stored_results: Sequence[GroupResult],
+    new: GroupResult,
+    qualification: Qualification,
+    storm: str,
+    uids: Mapping[str, str],
 ) -> tuple[GroupResult, ...]:
     """Return an UltraServer's results after a test.
 
@@ -153,7 +157,7 @@ def with_result(
     any more go. In a storm no fault is raised, and those of this qualification on the UltraServer are withdrawn. If
     there is no room for another result, none of the others goes: its group would be due again at once.
     """
-    before = of_slot(have, qualification, new.nodes)
+    before = of_slot(stored_results, qualification, new.nodes)
     if before is not None and before.is_of(dict(zip(new.nodes, new.node_uids, strict=True))):
         failures = 0 if new.passed else before.failures + 1
         lasting = before.unqualified and not new.passed and not storm
@@ -166,7 +170,8 @@ def with_result(
     else:
         new = replace(new, failures=0 if new.passed else 1)
     replaced = (qualification.name, new.nodes)
-    others = [result for result in have if (result.qualification, result.nodes) != replaced and result.is_of(uids)]
+    present = [result for result in stored_results if result.is_of(uids)]
+    others = [result for result in present if (result.qualification, result.nodes) != replaced]
     return (*others, new)[:RESULTS_AT_MOST]
 
 

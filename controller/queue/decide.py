@@ -119,7 +119,7 @@ def _after_the_end(view: QueueView, uid: str) -> dict[str, Write]:
     """
     if view.held(uid, None).some:
         return {}
-    steps = {left.ref: _finish(left, gone=True) for left in view.left_of(uid)}
+    steps = {kueue_workload.ref: _finish(kueue_workload, gone=True) for kueue_workload in view.left_of(uid)}
     return {ref: step for ref, step in steps.items() if step is not None}
 
 

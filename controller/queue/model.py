@@ -159,12 +159,12 @@ def _owner(item: Wire) -> ObjectIdentity | None:
     return orphan if uid and meta["name"] == name_for(orphan) else None
 
 
-def _condition(entry: Wire) -> Condition:
+def _condition(condition: Wire) -> Condition:
     return Condition(
-        entry.get("status") == "True",
-        str(entry.get("reason") or ""),
-        str(entry.get("message") or ""),
-        decode.time(entry.get("lastTransitionTime")),
+        condition.get("status") == "True",
+        str(condition.get("reason") or ""),
+        str(condition.get("message") or ""),
+        decode.time(condition.get("lastTransitionTime")),
     )
 
 

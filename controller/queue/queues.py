@@ -113,15 +113,17 @@ class Queues:
         self._list_tries = _NO_TRIES
         self._kept.mark_with(EVERYTHING)
 
-    def leave_to_the_plan(self, left: frozenset[str], beyond_limit: frozenset[str], unsettled: frozenset[str]) -> None:
+    def leave_to_the_plan(
+        self, rejected_statuses: frozenset[str], beyond_limit: frozenset[str], unsettled: frozenset[str]
+    ) -> None:
         """Write nothing into the status of workloads, by UID, of which the server has rejected the plan's write.
 
         Ask for no quota for those beyond the limit of waiting workloads: each Workload of Kueue takes memory, too. Give
         no quota back while a write of a workload's reservations is unsettled.
         """
-        moved = (self._left ^ left) | (self._beyond_limit ^ beyond_limit)
+        moved = (self._left ^ rejected_statuses) | (self._beyond_limit ^ beyond_limit)
         self._writes.move(sorted(moved, key=self._kept.order))
-        self._left, self._beyond_limit, self._uncertain = left, beyond_limit, unsettled
+        self._left, self._beyond_limit, self._uncertain = rejected_statuses, beyond_limit, unsettled
 
     async def relist(self, now: datetime.datetime) -> None:
         """Begin to read Kueue's Workloads again, for a new leader, and wait a moment for the result.
@@ -268,8 +270,8 @@ class Queues:
                 stored = await self._client.replace(KUEUE_WORKLOADS, kueue.namespace, body, "status")
                 self._watch.remember(stored)
             case LetGo(kueue=kueue, delete=delete):
-                others = [name for name in kueue.finalizers if name != IN_USE]
-                await self._patch(kueue, {"metadata": {"finalizers": others}})
+                other_finalizers = [name for name in kueue.finalizers if name != IN_USE]
+                await self._patch(kueue, {"metadata": {"finalizers": other_finalizers}})
                 if delete:
                     self._applier.fence.check(term)
                     await self._client.delete(KUEUE_WORKLOADS, kueue.namespace, kueue.name, uid=kueue.uid)
