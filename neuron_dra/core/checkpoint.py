@@ -53,8 +53,8 @@ class Checkpoint:
 
     def without(self, uids: Iterable[str]) -> Checkpoint:
         """Return a checkpoint without the claims `uids`."""
-        gone = set(uids)
-        return replace(self, claims={uid: claim for uid, claim in self.claims.items() if uid not in gone})
+        removed_uids = set(uids)
+        return replace(self, claims={uid: claim for uid, claim in self.claims.items() if uid not in removed_uids})
 
     def doubting(self) -> Checkpoint:
         """Return a checkpoint whose claims are all doubtful: another driver may have unprepared some of them."""
@@ -208,9 +208,9 @@ _HEADER: Final = re.compile(
 
 def _sealed(text: bytes, sequence: int, version: str) -> bytes:
     """Return the line that has the JSON object `text`, which is not empty, behind a header."""
-    rest = f'"sequence":{sequence},"version":"{version}",'.encode() + text[1:]
-    rest = f'"length":{len(rest)},'.encode() + rest
-    return b'{"checksum":"' + hashlib.sha256(rest).hexdigest().encode() + b'",' + rest + b"\n"
+    body = f'"sequence":{sequence},"version":"{version}",'.encode() + text[1:]
+    body = f'"length":{len(body)},'.encode() + body
+    return b'{"checksum":"' + hashlib.sha256(body).hexdigest().encode() + b'",' + body + b"\n"
 
 
 def _refuse(number: str) -> None:

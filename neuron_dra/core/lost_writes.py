@@ -18,12 +18,12 @@ def corrected(current: Checkpoint, uids_with_files: Collection[str], *, remember
     A claim without a file is in doubt, or forgotten if this process `remembers` the file and those of others are there.
     The lost write may have been a withdrawal; the new `era` rejects every prepare that began before.
     """
-    ours = {uid for uid, claim in current.claims.items() if not claim.adopted}
-    present = ours.intersection(uids_with_files)
+    own_uids = {uid for uid, claim in current.claims.items() if not claim.adopted}
+    present = own_uids.intersection(uids_with_files)
     if remembers and present:
-        current = current.without(ours - present)
+        current = current.without(own_uids - present)
     else:
-        current = current.with_claims({uid: replace(current.claims[uid], doubtful=True) for uid in ours - present})
+        current = current.with_claims({uid: replace(current.claims[uid], doubtful=True) for uid in own_uids - present})
     return current.with_withdrawals(replace(current.withdrawals, era=era))
 
 

@@ -50,8 +50,8 @@ def parse(text: str) -> tuple[FaultCondition, ...]:
 
 
 def _condition(word: str) -> FaultCondition:
-    kind, _, rest = word.partition("=")
-    status, colon, reason = rest.partition(":")
+    kind, _, status_and_reason = word.partition("=")
+    status, colon, reason = status_and_reason.partition(":")
     if kind == READY:
         raise ValueError("leave out Ready, for which there is --node-failure-grace")
     if not _TYPE.fullmatch(kind) or status not in STATUSES or (colon and not _PREFIX.fullmatch(reason)):

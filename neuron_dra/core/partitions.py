@@ -212,23 +212,23 @@ class _Maker:
 
     def sizes(self, wanted_sizes: Sequence[str] = ()) -> Iterator[tuple[str, list[Partition]]]:
         """Yield each size with all its partitions, in the order of `wanted_sizes`, or the most requested ones first."""
-        every: dict[str, list[Partition]] = {}
+        partitions_by_size: dict[str, list[Partition]] = {}
         for size, sets in self._sets().items():
-            every[f"connected-{size}"] = [self.set_of(ids) for ids in sets]
+            partitions_by_size[f"connected-{size}"] = [self.set_of(ids) for ids in sets]
         parts = {f"cores-{number}": self._parts(number) for number in range(1, self._cores_per_device)}
-        every |= parts
+        partitions_by_size |= parts
         for number in self._range_sizes():
-            every[f"cores-{number}"] = self._ranges(number)
+            partitions_by_size[f"cores-{number}"] = self._ranges(number)
         ones = ["connected-1"] if self._with_ones else []  # in place of single devices
         if wanted_sizes:
             order = [*ones, *wanted_sizes]
         else:
             popular_cores = [f"cores-{number}" for number in CORES_FIRST]
             popular_sets = [f"connected-{size}" for size in (*SETS_FIRST, len(self.ids))]
-            order = [*ones, *parts, *popular_cores, *popular_sets, *every]
+            order = [*ones, *parts, *popular_cores, *popular_sets, *partitions_by_size]
         for name in dict.fromkeys(order):
-            if every.get(name):
-                yield name, every[name]
+            if partitions_by_size.get(name):
+                yield name, partitions_by_size[name]
 
     # Sets of whole devices
 
@@ -330,11 +330,11 @@ class _Maker:
         single: dict[str, int] = {}
         last_partly = None  # at most one as published, because a range starts at a device's first core
         for device_id in ids:
-            own = [core for core in self._cores_of(device_id) if core in cores]
-            used[self._device_counter(device_id)] = len(own)
-            if len(own) < per_device:
+            covered_cores = [core for core in self._cores_of(device_id) if core in cores]
+            used[self._device_counter(device_id)] = len(covered_cores)
+            if len(covered_cores) < per_device:
                 last_partly = device_id
-                single.update((self._core_counter(core), 1) for core in own)
+                single.update((self._core_counter(core), 1) for core in covered_cores)
         consumes = [CounterSet(DEVICES_COUNTERS, used)]
         if last_partly is not None:
             consumes.append(CounterSet(self._cores_set(last_partly), single))

@@ -232,17 +232,17 @@ def known_bad(component: str, version: str) -> tuple[KnownBad, ...]:
 
 def kubelet_problems(version: str) -> list[VersionProblem]:
     """Return the problems that a kubelet has whatever its pods do; none if its version is unknown."""
-    result = []
+    problems = []
     for bad in known_bad(KUBELET, version):
         if bad.issue == HANGS:
-            result.append(VersionProblem("KubeletBroken", f"kubelet {version}: {bad.text}"))
+            problems.append(VersionProblem("KubeletBroken", f"kubelet {version}: {bad.text}"))
     parsed = versions.parse(version)
     if parsed is not None and parsed < versions.OLDEST_KUBELET:
         oldest = versions.text(versions.OLDEST_KUBELET)
-        result.append(
+        problems.append(
             VersionProblem("KubeletTooOld", f"kubelet {version} is too old; use {oldest} or later", fatal=True)
         )
-    return result
+    return problems
 
 
 def kubelet_notes(version: str) -> list[VersionProblem]:

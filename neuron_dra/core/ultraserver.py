@@ -191,12 +191,13 @@ class Reading:
 
     def without_predecessors_of(self, node_name: str, node_uid: str) -> Reading:
         """Return the reading without allocations of an earlier Node of this name, whose instance was replaced."""
-        gone = set()
-        for a in self.allocations:
-            if node_name in a.nodes and not a.is_for(node_name, node_uid):
-                gone.add(a)
-        kept = tuple(a for a in self.allocations if a not in gone)
-        return replace(self, allocations=kept, replaced=frozenset(a.allocation_id for a in gone))
+        kept, replaced_ids = [], set()
+        for allocation in self.allocations:
+            if node_name in allocation.nodes and not allocation.is_for(node_name, node_uid):
+                replaced_ids.add(allocation.allocation_id)
+            else:
+                kept.append(allocation)
+        return replace(self, allocations=tuple(kept), replaced=frozenset(replaced_ids))
 
     def may_hold(self, node_name: str) -> bool:
         """Return True if an entry that cannot be read may reserve the node."""
@@ -384,15 +385,11 @@ TAG_ATTRIBUTES: Final = ("workloadNamespace", "workloadId", "workloadUid", "allo
 
 def slot_of(reading: Reading, node_name: str, current: Tag | None) -> Allocation | None:
     """Return the allocation that lists the node, or None; of several, the one in its tag, or else the first."""
-    mine = []
-    for allocation in reading.allocations:
-        if node_name in allocation.nodes:
-            mine.append(allocation)
-    same = []
-    for a in mine:
-        if current is not None and a.allocation_id == current.allocation_id:
-            same.append(a)
-    return next(iter(same or mine), None)
+    on_node = [allocation for allocation in reading.allocations if node_name in allocation.nodes]
+    for allocation in on_node:
+        if current is not None and allocation.allocation_id == current.allocation_id:
+            return allocation
+    return next(iter(on_node), None)
 
 
 def official_slot(reading: Reading, node_name: str, current: Tag | None) -> Allocation | None:
@@ -477,21 +474,24 @@ def waits_for_claims(current: Tag | None, reading: Reading, node_name: str, *, g
 def tagged(device: Mapping[str, Any], tag: Tag | None) -> dict[str, Any]:
     """Return a device, in the form of resource.k8s.io/v1, with `tag` in place of its own; None removes it."""
     attributes = {}
-    for k, v in (device.get("attributes") or {}).items():
-        if k not in TAG_ATTRIBUTES:
-            attributes[k] = v
+    for name, value in (device.get("attributes") or {}).items():
+        if name not in TAG_ATTRIBUTES:
+            attributes[name] = value
     if tag is not None:
         attributes |= {name: {"string": text} for name, text in tag.texts().items()}
-    rest = {name: value for name, value in device.items() if name != "attributes"}
+    device_fields = {name: value for name, value in device.items() if name != "attributes"}
     if attributes:
-        return {**rest, "attributes": dict(sorted(attributes.items()))}
-    return rest
+        return {**device_fields, "attributes": dict(sorted(attributes.items()))}
+    return device_fields
 
 
 def tag_on(devices: Sequence[Mapping[str, Any]]) -> Tag | None:
     """Return the first complete tag on devices in the form of resource.k8s.io/v1, or None."""
     for device in devices:
-        have = device.get("attributes") or {}
-        if _PHASE in have and (tag := Tag.from_texts({n: v.get("string") for n, v in have.items()})) is not None:
+        attributes = device.get("attributes") or {}
+        if _PHASE not in attributes:
+            continue
+        tag = Tag.from_texts({name: attribute.get("string") for name, attribute in attributes.items()})
+        if tag is not None:
             return tag
     return None

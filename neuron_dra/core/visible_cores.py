@@ -35,26 +35,26 @@ def by_request(
     if all(members.cores is None for _, members in parts):
         return {}
     groups: dict[str, list[tuple[AllocatedDevice, Members]]] = {}
-    for result, members in parts:
-        groups.setdefault(_container(claim, result), []).append((result, members))
+    for device, members in parts:
+        groups.setdefault(_container(claim, device), []).append((device, members))
     variable_by_request = {}
     for shared in groups.values():
         if any(members.cores is not None for _, members in shared):
             visible = _visible(claim, [members for _, members in shared], cores_per_device, links)
-            for result, _ in shared:
-                variable_by_request[result.request] = f"{VARIABLE}={_text(visible, scale[result.request])}"
+            for device, _ in shared:
+                variable_by_request[device.request] = f"{VARIABLE}={_text(visible, scale[device.request])}"
     return variable_by_request
 
 
-def _container(claim: Claim, result: AllocatedDevice) -> str:
+def _container(claim: Claim, device: AllocatedDevice) -> str:
     """Return what the devices of one container have in common. Raises ClaimError if that is unknown."""
     if claim.extended_resources:
-        match = _CONTAINER.fullmatch(result.base_request)
+        match = _CONTAINER.fullmatch(device.base_request)
         if match:
             return match[1]
-    if len({other.base_request for other in claim.devices}) > 1:
+    if len({allocated.base_request for allocated in claim.devices}) > 1:
         raise ClaimError(
-            f"claim {claim.ref}: {result.device} is one of several requests, so it is unknown which cores its "
+            f"claim {claim.ref}: {device.device} is one of several requests, so it is unknown which cores its "
             "container sees; request cores in a claim with one request, or by the pod's resource limits"
         )
     return ""

@@ -29,8 +29,8 @@ class Counting:
         """Return True if all counters of the device's pool suffice with it."""
         if not device.consumes:
             return True
-        left = self._left[device.id.driver, device.id.pool]
-        return min(left.values()) >= 0 and all(left[key] >= amount for key, amount in device.consumes.items())
+        remaining = self._left[device.id.driver, device.id.pool]
+        return min(remaining.values()) >= 0 and all(remaining[key] >= amount for key, amount in device.consumes.items())
 
     def take(self, device: PoolDevice) -> None:
         """Consume what a device needs."""
@@ -42,6 +42,6 @@ class Counting:
 
     def _add(self, device: PoolDevice, sign: int) -> None:
         if device.consumes:
-            left = self._left[device.id.driver, device.id.pool]
+            remaining = self._left[device.id.driver, device.id.pool]
             for key, amount in device.consumes.items():
-                left[key] += sign * amount
+                remaining[key] += sign * amount

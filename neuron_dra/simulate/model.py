@@ -435,9 +435,9 @@ def _of_capacity(wire: Wire) -> list[str]:
     """
     expressions = []
     for name, amount in _capacity(wire).items():
-        domain, _, own = name.rpartition("/")
+        domain, _, local_name = name.rpartition("/")
         capacity = f"device.capacity[{json.dumps(domain) if domain else 'device.driver'}]"
-        key = json.dumps(own)
+        key = json.dumps(local_name)
         enough = f"{capacity}[{key}].compareTo(quantity({json.dumps(amount)})) >= 0"
         expressions.append(f"{key} in {capacity} && {enough}")
     return expressions

@@ -27,9 +27,9 @@ def _term(term: Wire, node: NodeTraits) -> bool:
     if not expressions and not fields:
         return False
     own_fields = {"metadata.name": node.name}
-    if not all(_requirement(item, node.labels) for item in expressions):
+    if not all(_requirement(requirement, node.labels) for requirement in expressions):
         return False
-    return all(_requirement(item, own_fields) for item in fields)
+    return all(_requirement(requirement, own_fields) for requirement in fields)
 
 
 def _requirement(requirement: Wire, labels: Mapping[str, str]) -> bool:

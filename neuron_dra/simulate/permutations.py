@@ -86,20 +86,20 @@ class PermutationSearch(Search):
             raise _TooManyDevices
         return False
 
-    def _continue(self, claim: int, index: int, need: Need, have: int) -> bool:
+    def _continue(self, claim: int, index: int, need: Need, chosen: int) -> bool:
         if need.all_devices is not None:
-            return bool(need.all_devices) and self._all(claim, index, need, have)
-        return self._fill(claim, index, need, have, 0)
+            return bool(need.all_devices) and self._all(claim, index, need, chosen)
+        return self._fill(claim, index, need, chosen, 0)
 
     def _room(self, claim: int, more: int) -> None:
         if len(self._picks[claim]) + more > MAX_RESULTS:
             raise _TooManyDevices
 
-    def _fill(self, claim: int, request: int, need: Need, have: int, start: int) -> bool:
-        """Choose the devices of an ExactCount request; `have` are chosen already, `start` is not used."""
-        if have >= need.count:
+    def _fill(self, claim: int, request: int, need: Need, chosen: int, start: int) -> bool:
+        """Choose the devices of an ExactCount request; `chosen` is how many are chosen already, `start` is not used."""
+        if chosen >= need.count:
             return self._request(claim, request + 1)
-        self._room(claim, need.count - have)
+        self._room(claim, need.count - chosen)
         for pool in self._pools:
             if pool.invalid:
                 message = f"pool {pool.driver}/{pool.name} is invalid: {pool.invalid}"
@@ -110,7 +110,7 @@ class PermutationSearch(Search):
                 self._take(claim, need, device)
                 self._step()
                 try:
-                    if self._fill(claim, request, need, have + 1, 0):
+                    if self._fill(claim, request, need, chosen + 1, 0):
                         return True
                 except _TooManyDevices:
                     self._release(claim, need, device)

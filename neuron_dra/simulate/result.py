@@ -65,10 +65,10 @@ def _covers(names: Sequence[str], need: Need) -> bool:
 
 
 def _entry(source: str, names: Sequence[str], config: Wire) -> dict[str, Any]:
-    rest = {key: value for key, value in config.items() if key != "requests"}
+    other_fields = {key: value for key, value in config.items() if key != "requests"}
     if names:
-        return {"source": source, "requests": list(names), **rest}
-    return {"source": source, **rest}
+        return {"source": source, "requests": list(names), **other_fields}
+    return {"source": source, **other_fields}
 
 
 def _node_selector(picks: Sequence[Pick], node: NodeTraits) -> dict[str, Any] | None:

@@ -178,15 +178,15 @@ class Search:
 
     def _hope(self, need: Need) -> bool:
         """Return True if the request has enough devices when no other takes any. Taken devices count unevaluated."""
-        left = need.count
+        missing = need.count
         for device in self._devices:
-            if left == 0:
+            if missing == 0:
                 break
             if not need.alternative.admin_access and device.id in self._in_use:
                 continue
             if self._taken.get(device.id) or (self._matches(need, device) and need.blocking_taint(device) is None):
-                left -= 1
-        return left == 0
+                missing -= 1
+        return missing == 0
 
     def _free_matches(self, need: Need) -> list[PoolDevice]:
         """Return the devices that a request could have, for an estimate: one whose selector fails is none."""
@@ -231,11 +231,11 @@ class Search:
                 same = frozenset(device.id for device in devices)
                 sizes = self._groups(claim, need, devices)
                 if len(sizes) == 1:
-                    left = [number - taken[same] for number in sizes]
+                    remaining = [number - taken[same] for number in sizes]
                 else:
-                    left = [*sizes]
-                choices += sum(math.comb(number, need.count) for number in left if number > 0)
-                choices = choices or sum(2 ** max(number, 0) for number in left)
+                    remaining = [*sizes]
+                choices += sum(math.comb(number, need.count) for number in remaining if number > 0)
+                choices = choices or sum(2 ** max(number, 0) for number in remaining)
                 taken[same] += need.count if need is alternatives[0] else 0
             ways *= choices
         return ways
@@ -243,11 +243,11 @@ class Search:
     def _matches(self, need: Need, device: PoolDevice) -> bool:
         return self._matcher.matches(need.claim, need.alternative, need.device_class, device)
 
-    def _fill(self, claim: int, request: int, need: Need, have: int, start: int) -> bool:
-        """Choose the devices of an ExactCount request from position `start` on; `have` are chosen already."""
-        if have == need.count:
+    def _fill(self, claim: int, request: int, need: Need, chosen: int, start: int) -> bool:
+        """Choose the devices of an ExactCount request from position `start` on; `chosen` of them are taken already."""
+        if chosen == need.count:
             return self._request(claim, request + 1)
-        if len(self._picks[claim]) + need.count - have > MAX_RESULTS or not self._enough(claim, need, have, start):
+        if len(self._picks[claim]) + need.count - chosen > MAX_RESULTS or not self._enough(claim, need, chosen, start):
             return False
         for position in range(start, len(self._devices)):
             device = self._devices[position]
@@ -255,15 +255,15 @@ class Search:
                 continue
             self._take(claim, need, device)
             self.steps += 1
-            if self._fill(claim, request, need, have + 1, position + 1):
+            if self._fill(claim, request, need, chosen + 1, position + 1):
                 return True
             self._release(claim, need, device)
         return False
 
-    def _enough(self, claim: int, need: Need, have: int, start: int) -> bool:
-        missing = need.count - have
-        rest = (self._devices[position] for position in range(start, len(self._devices)))
-        fitting = list(islice((device for device in rest if self._fits(claim, need, device)), missing))
+    def _enough(self, claim: int, need: Need, chosen: int, start: int) -> bool:
+        missing = need.count - chosen
+        later_devices = (self._devices[position] for position in range(start, len(self._devices)))
+        fitting = list(islice((device for device in later_devices if self._fits(claim, need, device)), missing))
         if len(fitting) == missing:
             return True
         self.steps += self._combinations(claim, need, fitting)
