@@ -115,131 +115,139 @@ class Metrics:
     """The metrics. Each method reports one kind of event."""
 
     def __init__(self) -> None:
-        self.registry = r = CollectorRegistry()
+        self.registry = registry = CollectorRegistry()
         self._leads = True  # until `leading` reports otherwise
         self._outdated_crds: dict[str, bool] = {}
         self._figures_of: WorkloadFigures | None = None
-        self._leader = Gauge(f"{PREFIX}_leader", "1 while this replica is the leader", registry=r)
-        self._workloads = Gauge(f"{PREFIX}_workloads", "Workloads by state", ["state"], registry=r)
-        self._servers = Gauge(f"{PREFIX}_ultraservers", "UltraServers, Ready or Degraded", ["state"], registry=r)
+        self._leader = Gauge(f"{PREFIX}_leader", "1 while this replica is the leader", registry=registry)
+        self._workloads = Gauge(f"{PREFIX}_workloads", "Workloads by state", ["state"], registry=registry)
+        self._servers = Gauge(f"{PREFIX}_ultraservers", "UltraServers, Ready or Degraded", ["state"], registry=registry)
         self._nodes = Gauge(
-            f"{PREFIX}_nodes", "Nodes of UltraServers: free, reserved, or neither", ["state"], registry=r
+            f"{PREFIX}_nodes", "Nodes of UltraServers: free, reserved, or neither", ["state"], registry=registry
         )
-        self._capacity_gauges(r)
+        self._capacity_gauges(registry)
         self._outdated = Gauge(
             f"{PREFIX}_crd_outdated",
             "1 while the API server drops or rejects writes of this kind, because its CRD is another release's",
             ["crd"],
-            registry=r,
+            registry=registry,
         )
         self._unreadable = Gauge(
             f"{PREFIX}_unreadable_objects",
             "Objects of which values (part) or the whole (all) cannot be decoded, by resource; the log names them",
             ["resource", "extent"],
-            registry=r,
+            registry=registry,
         )
-        self._writes = Counter(f"{PREFIX}_writes", "Writes, by action and result", ["action", "result"], registry=r)
+        self._writes = Counter(
+            f"{PREFIX}_writes", "Writes, by action and result", ["action", "result"], registry=registry
+        )
         self._held = Gauge(
-            f"{PREFIX}_held_writes", "Writes that wait because they were rejected or had no effect", registry=r
+            f"{PREFIX}_held_writes", "Writes that wait because they were rejected or had no effect", registry=registry
         )
         self._lost_events = Counter(
-            f"{PREFIX}_lost_events", "Times that an Event could not be posted; it is posted again", registry=r
+            f"{PREFIX}_lost_events", "Times that an Event could not be posted; it is posted again", registry=registry
         )
         self._answers = Counter(
-            f"{PREFIX}_grpc_answers", "Answers of the gRPC service, by method and code", ["method", "code"], registry=r
+            f"{PREFIX}_grpc_answers",
+            "Answers of the gRPC service, by method and code",
+            ["method", "code"],
+            registry=registry,
         )
         self._plans = Histogram(
             f"{PREFIX}_plan_seconds",
             "Time to make one plan",
             buckets=(0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5),
-            registry=r,
+            registry=registry,
         )
         self._allocations = Histogram(
             f"{PREFIX}_time_to_allocated_seconds",
             "From a workload's creation to its first state Allocated",
             buckets=(0.5, 1, 2, 5, 10, 30, 60, 300, 1800, 7200),
-            registry=r,
+            registry=registry,
         )
-        self._fault_metrics(r)
-        self._qualification_metrics(r)
+        self._fault_metrics(registry)
+        self._qualification_metrics(registry)
         self._start_at_zero()
 
-    def _fault_metrics(self, r: CollectorRegistry) -> None:
+    def _fault_metrics(self, registry: CollectorRegistry) -> None:
         """Add the metrics about faults of reserved nodes."""
         self._failures = Counter(
-            f"{PREFIX}_failures", "Workloads that became Degraded, by the condition's reason", ["reason"], registry=r
+            f"{PREFIX}_failures",
+            "Workloads that became Degraded, by the condition's reason",
+            ["reason"],
+            registry=registry,
         )
         self._recoveries = Counter(
             f"{PREFIX}_recoveries",
             "Started restarts (RestartAll) and moves of groups (MigrateAffected)",
             ["strategy"],
-            registry=r,
+            registry=registry,
         )
         self._degraded_now = Gauge(
             f"{PREFIX}_degraded_workloads",
             "Workloads that are Degraded, by the condition's reason",
             ["reason"],
-            registry=r,
+            registry=registry,
         )
         self._reported = Gauge(
             f"{PREFIX}_reported_nodes",
             "Nodes of which an agent reports a fault, or did in the last 5 minutes: they are not chosen",
-            registry=r,
+            registry=registry,
         )
         self._ending = Gauge(
             f"{PREFIX}_ending_workloads",
             "Workloads whose nodes EC2 takes back soon, because a capacity block ends (condition EndsSoon)",
-            registry=r,
+            registry=registry,
         )
         self._next_end = Gauge(
             f"{PREFIX}_next_block_end_timestamp_seconds",
             "Unix time at which the first capacity block of a Node ends; 0 if none is known",
-            registry=r,
+            registry=registry,
         )
         self._degraded = Histogram(
             f"{PREFIX}_degraded_seconds",
             "From the time a workload became Degraded to the end of all its faults",
             buckets=(1, 5, 10, 30, 60, 120, 300, 600, 1800, 7200, 86400),
-            registry=r,
+            registry=registry,
         )
         self._evictions = Counter(
             f"{PREFIX}_evictions",
             "Requested evictions, by answer: evicted, refused by a disruption budget, or the pod was gone",
             ["result"],
-            registry=r,
+            registry=registry,
         )
 
-    def _qualification_metrics(self, r: CollectorRegistry) -> None:
+    def _qualification_metrics(self, registry: CollectorRegistry) -> None:
         """Add the metrics about tests of UltraServers."""
         self._tests = Counter(
             f"{PREFIX}_tests",
             "Tests that ended, by verdict: passed, failed or none",
             ["qualification", "verdict"],
-            registry=r,
+            registry=registry,
         )
         self._tested = Gauge(
             f"{PREFIX}_tested_groups",
             "Groups by the result of their last test: fresh (passed within maxAge), failed, and of these unqualified",
             ["qualification", "result"],
-            registry=r,
+            registry=registry,
         )
         self._oldest_result = Gauge(
             f"{PREFIX}_oldest_result_timestamp_seconds",
             "Unix time of the oldest result of a qualification; 0 without one",
             ["qualification"],
-            registry=r,
+            registry=registry,
         )
         self._storms = Gauge(
             f"{PREFIX}_failure_storm",
             "1 while so many groups fail that a qualification tests nothing",
             ["qualification"],
-            registry=r,
+            registry=registry,
         )
         self._figures = Gauge(
             f"{PREFIX}_figure",
             "Lowest, median and highest value of a figure that tests reported, over the groups of an instance type",
             ["qualification", "instance_type", "figure", "of"],
-            registry=r,
+            registry=registry,
         )
 
     def _start_at_zero(self) -> None:
@@ -252,31 +260,36 @@ class Metrics:
         for result in ("evicted", "refused", "gone"):
             self._evictions.labels(result)
 
-    def _capacity_gauges(self, r: CollectorRegistry) -> None:
+    def _capacity_gauges(self, registry: CollectorRegistry) -> None:
         """Add the gauges about free and idle nodes, and who waits for them."""
         self._free = Gauge(
             f"{PREFIX}_free_groups",
             "Groups of nodes that a new workload could reserve now, by instance type and nodes in a group",
             ["instance_type", "size"],
-            registry=r,
+            registry=registry,
         )
         self._spares = Gauge(
             f"{PREFIX}_spare_groups",
             "Groups of four nodes that only groups which must move may take: kept now, and missing of the number set",
             ["instance_type", "state"],
-            registry=r,
+            registry=registry,
         )
         self._idle = Gauge(
-            f"{PREFIX}_idle_reserved_nodes", "Ready nodes that are reserved and open, and have no claim", registry=r
+            f"{PREFIX}_idle_reserved_nodes",
+            "Ready nodes that are reserved and open, and have no claim",
+            registry=registry,
         )
         self._oldest = Gauge(
             f"{PREFIX}_oldest_waiting_timestamp_seconds",
             "Unix time since which the Pending workload that waits longest is not Ready, without those that wait for a "
             "queue; 0 if none waits",
-            registry=r,
+            registry=registry,
         )
         self._queued = Gauge(
-            f"{PREFIX}_queued_workloads", "Workloads that wait for their queue, by reason", ["reason"], registry=r
+            f"{PREFIX}_queued_workloads",
+            "Workloads that wait for their queue, by reason",
+            ["reason"],
+            registry=registry,
         )
 
     def crd_outdated(self, crd: str, outdated: bool) -> None:
@@ -331,8 +344,9 @@ class Metrics:
             self._oldest_result.labels(qualification.name).set(qualification.oldest)
             self._storms.labels(qualification.name).set(1 if qualification.storm else 0)
             for (instance_type, figure), values in qualification.values.items():
-                for of, value in (("min", min(values)), ("median", statistics.median(values)), ("max", max(values))):
-                    self._figures.labels(qualification.name, instance_type, figure, of).set(value)
+                summary = {"min": min(values), "median": statistics.median(values), "max": max(values)}
+                for statistic, value in summary.items():
+                    self._figures.labels(qualification.name, instance_type, figure, statistic).set(value)
 
     def unreadable(self, objects: Mapping[str, tuple[int, int]]) -> None:
         """Set the numbers of objects of which values, and of which the whole cannot be decoded, by resource."""
@@ -404,11 +418,11 @@ class Metrics:
 
     def status_written(self, before: Mapping[str, Any], after: Mapping[str, Any], now: datetime.datetime) -> None:
         """The status of a workload was written."""
-        was, is_now = _degraded(before), _degraded(after)
-        if is_now and is_now.get("reason") != (was or {}).get("reason"):
-            self._failures.labels(str(is_now.get("reason"))).inc()
-        if was and not is_now:
-            seconds = (now - decode.time(was.get("lastTransitionTime"))).total_seconds()
+        degraded_before, degraded_now = _degraded(before), _degraded(after)
+        if degraded_now and degraded_now.get("reason") != (degraded_before or {}).get("reason"):
+            self._failures.labels(str(degraded_now.get("reason"))).inc()
+        if degraded_before and not degraded_now:
+            seconds = (now - decode.time(degraded_before.get("lastTransitionTime"))).total_seconds()
             self._degraded.observe(max(0.0, seconds))
         for counted, strategy in (("restarts", "RestartAll"), ("migrations", "MigrateAffected")):
             begun = int(after.get(counted) or 0) - int(before.get(counted) or 0)

@@ -213,7 +213,7 @@ class ControllerSettings(WatcherSettings):
     @property
     def limits(self) -> Limits:
         """The limits of a plan."""
-        return Limits(**{f.name: getattr(self, f.name) for f in dataclasses.fields(Limits)})
+        return Limits(**{field.name: getattr(self, field.name) for field in dataclasses.fields(Limits)})
 
 
 SettingsT = TypeVar("SettingsT", bound=WatcherSettings)

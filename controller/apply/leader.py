@@ -204,10 +204,10 @@ class Leader:
 
     def _note(self, lease: dict[str, Any]) -> None:
         """Note the lease that this replica has now; another tenure begins if it has changed hands since the last."""
-        had = str(lease["metadata"]["uid"]), int(lease["spec"]["leaseTransitions"])
-        if had != self._had:
+        uid_and_transitions = str(lease["metadata"]["uid"]), int(lease["spec"]["leaseTransitions"])
+        if uid_and_transitions != self._had:
             self.tenure += 1
-        self._had = had
+        self._had = uid_and_transitions
 
     async def _read(self) -> dict[str, Any]:
         """Return the lease. Raises ApiError, or one of MALFORMED for another answer."""

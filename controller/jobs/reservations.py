@@ -258,8 +258,8 @@ class JobReservations:
         note = self._note(subject)
         if note is not None:
             job = note.job
-            it = reference(job.api_version, job.kind, job.namespace, job.name, job.uid)
-            self._events.post(it, "Warning" if note.warning else "Normal", note.reason, note.message, now)
+            about = reference(job.api_version, job.kind, job.namespace, job.name, job.uid)
+            self._events.post(about, "Warning" if note.warning else "Normal", note.reason, note.message, now)
 
 
 def _in_use(index: FleetIndex, workload: Workload) -> bool:

@@ -114,7 +114,7 @@ class Observed:
                 self.signs[pod.scheduler] = now
         # Other signs are older than the next pod of their scheduler, and tenants choose its name.
         named = {pod.scheduler for pod in by_uid.values()}
-        self.signs = {scheduler: at for scheduler, at in self.signs.items() if scheduler in named}
+        self.signs = {scheduler: sign_at for scheduler, sign_at in self.signs.items() if scheduler in named}
         refused = [uid for uid, pod in by_uid.items() if pod.is_refused]
         self.seen = {uid: self.seen.get(uid, now) for uid in by_uid}
         self.refused = {uid: self.refused.get(uid, now) for uid in refused}
@@ -127,15 +127,15 @@ class Observed:
     def due(self, now: float, old_s: float, scheduler_s: float, *, has_plugin: bool | None) -> list[Remark]:
         """Return what to say at time `now`; `has_plugin` is whether a node serves the old names, None if unknown."""
         remarks = []
-        for at, remark in self._all(old_s, scheduler_s, has_plugin=has_plugin):
-            if at <= now:
+        for due_at, remark in self._all(old_s, scheduler_s, has_plugin=has_plugin):
+            if due_at <= now:
                 remarks.append(remark)
         return remarks
 
     def next_at(self, now: float, old_s: float, scheduler_s: float, *, has_plugin: bool | None) -> float | None:
         """Return when there is something new to say, if nothing changes."""
-        times = (at for at, _ in self._all(old_s, scheduler_s, has_plugin=has_plugin))
-        return min((at for at in times if at > now), default=None)
+        times = (due_at for due_at, _ in self._all(old_s, scheduler_s, has_plugin=has_plugin))
+        return min((due_at for due_at in times if due_at > now), default=None)
 
     def _all(self, old_s: float, scheduler_s: float, *, has_plugin: bool | None) -> Iterator[tuple[float, Remark]]:
         for uid, pod in self.last.items():

@@ -150,12 +150,12 @@ class LimitsWatcher:
     def _wait_s(self) -> float:
         """Return how long to wait for a change before there may be something to post."""
         now = asyncio.get_running_loop().time()
-        at = self._observed.next_at(
+        next_at = self._observed.next_at(
             now, self._timing.old_limits_s, self._timing.scheduler_s, has_plugin=self._has_plugin
         )
-        if at is None:
+        if next_at is None:
             return self._timing.retry_s
-        return min(self._timing.retry_s, at - now)
+        return min(self._timing.retry_s, next_at - now)
 
     @property
     def _has_plugin(self) -> bool | None:

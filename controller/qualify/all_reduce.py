@@ -48,10 +48,10 @@ def _exactly(peer: socket.socket, number: int) -> bytes:
     buffer = bytearray(number)
     view = memoryview(buffer)
     while view:
-        got = peer.recv_into(view)
-        if not got:
+        received = peer.recv_into(view)
+        if not received:
             raise ConnectionError("a partner has ended")
-        view = view[got:]
+        view = view[received:]
     return bytes(buffer)
 
 
@@ -131,9 +131,9 @@ class Ring:
             return receive(self._before)
         # Half of the ranks receive first: full buffers cannot stop the ring. In an odd ring, one pair takes turns.
         if self.rank % 2:
-            got = receive(self._before)
+            received = receive(self._before)
             send(self._next, message)
-            return got
+            return received
         send(self._next, message)
         return receive(self._before)
 

@@ -300,8 +300,8 @@ class Qualifications:
     def _is_due(self, write: Write) -> bool:
         if not isinstance(write, WriteQualification) or write.soon:
             return True
-        _, at = self._said.get(write.asked.uid, (None, survey.EPOCH))
-        return not at <= self._now < at + datetime.timedelta(seconds=self._timing.status_s)
+        _, written_at = self._said.get(write.asked.uid, (None, survey.EPOCH))
+        return not written_at <= self._now < written_at + datetime.timedelta(seconds=self._timing.status_s)
 
     async def send(self, key: str, write: Write, term: int) -> None:
         """Send the requests of a write. Raises ApiError, MALFORMED, EndedTerm."""

@@ -157,7 +157,7 @@ class _Step:
         return self._with_quota(kueue_workload) if kueue_workload.has_quota else self._queued(kueue_workload)
 
     def _without(self) -> Write | None:
-        """Kueue's Workload does not exist."""
+        """Return the next write while Kueue's Workload does not exist."""
         workload = self._workload
         if workload.deleting or workload.expired or workload.problem or self._held.some:
             return None
@@ -171,7 +171,7 @@ class _Step:
         return CreateKueueWorkload(workload, body_for(workload, self._view.priorities))
 
     def _queued(self, kueue_workload: KueueWorkload) -> Write | None:
-        """It waits for quota."""
+        """Return the next write for a Workload that waits for quota."""
         workload, view = self._workload, self._view
         if self._held.some:
             return None  # the plan releases the nodes
@@ -193,7 +193,7 @@ class _Step:
         return WriteStatus(kueue_workload, {"Requeued": (True, "DelayEnded", "it looks for nodes again")})
 
     def _with_quota(self, kueue_workload: KueueWorkload) -> Write | None:
-        """It has quota, and is not evicted."""
+        """Return the next write for a Workload that has quota and is not evicted."""
         workload, held_nodes = self._workload, self._held
         if held_nodes.some and workload.queue != kueue_workload.queue:
             text = (

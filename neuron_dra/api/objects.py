@@ -21,12 +21,14 @@ def healthy_node(
     spec = catalogue.lookup(instance_type)
     if spec is None:
         raise ValueError(f"{instance_type} is not in the catalogue")
-    gone = set(without_file)
+    ids_without_file = set(without_file)
     links = spec.links or ((),) * spec.device_count
     cores = spec.cores_per_device
     device_facts = []
-    for i in range(spec.device_count):
-        device_facts.append(DeviceFacts(i, cores, links[i], (243, i), i not in gone))
+    for device_id in range(spec.device_count):
+        device_facts.append(
+            DeviceFacts(device_id, cores, links[device_id], (243, device_id), device_id not in ids_without_file)
+        )
     devices = tuple(device_facts)
     facts = NodeFacts(instance_type, "2.30.2.0", devices, ultraserver or UltraServerFacts(), numa=numa.facts(spec))
     return topology.build(facts, NodeLabels())

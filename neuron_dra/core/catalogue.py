@@ -157,9 +157,9 @@ def _links(entry: dict[str, Any], count: int, torus: list[str] | None) -> tuple[
     steps = (1, -1) if entry["generation"] == "inf1" else (-1, 1)
     if shape == "line":
         neighbors = []
-        for i in range(count):
-            neighbors.append(tuple(i + step for step in steps if 0 <= i + step < count))
+        for device_id in range(count):
+            neighbors.append(tuple(device_id + step for step in steps if 0 <= device_id + step < count))
         return tuple(neighbors)
     if shape == "ring":
-        return tuple(tuple((i + step) % count for step in steps) for i in range(count))
+        return tuple(tuple((device_id + step) % count for step in steps) for device_id in range(count))
     return ()

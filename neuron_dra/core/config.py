@@ -71,7 +71,8 @@ def effective(entries: Iterable[Entry], request: str) -> Settings:
     the allocation, so a user can override a class.
     """
     neuron, ultraserver = None, None
-    for entry in sorted((e for e in entries if e.applies_to(request)), key=lambda e: e.source):
+    applicable = [entry for entry in entries if entry.applies_to(request)]
+    for entry in sorted(applicable, key=lambda entry: entry.source):
         if isinstance(entry.settings, NeuronSettings):
             neuron = entry.settings
         else:

@@ -68,9 +68,9 @@ def _compact(expression: str) -> str:
 def _conditions(expression: str) -> list[str]:
     """Return the parts of an expression that && connects outside of all parentheses."""
     parts, depth, start = [], 0, 0
-    for n, letter in enumerate(expression):
+    for position, letter in enumerate(expression):
         depth += (letter in "([{") - (letter in ")]}")
-        if depth == 0 and expression.startswith("&&", n):
-            parts.append(expression[start:n])
-            start = n + 2
+        if depth == 0 and expression.startswith("&&", position):
+            parts.append(expression[start:position])
+            start = position + 2
     return [*parts, expression[start:]]

@@ -16,4 +16,7 @@ class CounterSet:
 
     def to_wire(self, name_field: str = "name") -> dict[str, Any]:
         """Return it in the form of resource.k8s.io/v1; `name_field` is counterSet for consumed counters."""
-        return {name_field: self.name, "counters": {name: {"value": str(n)} for name, n in self.counters.items()}}
+        return {
+            name_field: self.name,
+            "counters": {name: {"value": str(number)} for name, number in self.counters.items()},
+        }

@@ -112,7 +112,7 @@ def partitioned(
             if maker.serves(partition):
                 kept.append(partition)
     in_use_order = sorted(slots, key=lambda name: slots[name])
-    position = {name: n for n, name in enumerate(in_use_order)}
+    position = {name: rank for rank, name in enumerate(in_use_order)}
     kept.sort(key=lambda partition: position[partition.device.name])
     return Partitioned(tuple(kept), maker.counters(), position, tuple(left_out))
 

@@ -191,7 +191,9 @@ def _is_reshaped(situation: Situation) -> bool:
     The setting ultraserver_devices chooses between one device for the whole node and one for each Neuron device.
     """
     current = set(situation.current)
-    return not current & {d.name for d in situation.offered} and bool(current & {d.name for d in situation.other})
+    offered = {device.name for device in situation.offered}
+    other = {device.name for device in situation.other}
+    return current.isdisjoint(offered) and not current.isdisjoint(other)
 
 
 def _known(

@@ -355,8 +355,8 @@ class Tag:
     @classmethod
     def of(cls, allocation: Allocation, object_uid: str = "") -> Tag:
         """Return the tag for `allocation`, from the object with the UID `object_uid`."""
-        a = allocation
-        return cls(a.workload_namespace, a.workload_name, a.workload_uid, a.allocation_id, a.phase, object_uid)
+        workload = (allocation.workload_namespace, allocation.workload_name, allocation.workload_uid)
+        return cls(*workload, allocation.allocation_id, allocation.phase, object_uid)
 
     @classmethod
     def from_texts(cls, texts: Mapping[str, Any]) -> Tag | None:

@@ -63,7 +63,7 @@ def _container(claim: Claim, device: AllocatedDevice) -> str:
 def _visible(claim: Claim, shared: Sequence[Members], cores_per_device: int, links: Collection[linked.Pair]) -> range:
     """Return the cores in the container's own numbers. Raises ClaimError if they are not contiguous, or not linked."""
     ids = sorted({device_id for members in shared for device_id in members.ids})
-    position = {device_id: n for n, device_id in enumerate(ids)}
+    position = {device_id: rank for rank, device_id in enumerate(ids)}
     seen: set[int] = set()
     for members in shared:
         cores = members.cores.all if members.cores else _all_of(members.ids, cores_per_device)
@@ -76,7 +76,7 @@ def _visible(claim: Claim, shared: Sequence[Members], cores_per_device: int, lin
             f"cores-{len(visible)}.neuron.aws.com"
         )
     if not linked.is_connected(ids, links):
-        devices = ", ".join(f"neuron{i}" for i in ids)
+        devices = ", ".join(f"neuron{device_id}" for device_id in ids)
         raise ClaimError(
             f"claim {claim.ref}: a container would get cores of {devices}, which no links "
             "connect, but the Neuron runtime uses its cores together; request them as one number of cores, such as "

@@ -215,7 +215,7 @@ def declarations() -> list[Any]:
     """Return the functions whose names the engine does not have, and REDECLARED, for `NewEnv(functions=...)`."""
     declared = [cel.FunctionDecl(name, overloads) for name, overloads in _overloads(_NEW).items()]
     for name in REDECLARED:
-        overloads = [cel.Overload(f"{name}{i}", T.BOOL, list(pair), False) for i, pair in enumerate(_ORDERED)]
+        overloads = [cel.Overload(f"{name}{number}", T.BOOL, list(pair), False) for number, pair in enumerate(_ORDERED)]
         declared.append(cel.FunctionDecl(name, overloads))
     return declared
 

@@ -145,8 +145,9 @@ def _same(left: Any, right: Any, *, inner: bool = False) -> bool:
     if kinds == {"list_type"}:
         return _same(left.list_type.elem_type, right.list_type.elem_type, inner=True)
     if kinds == {"map_type"}:
-        a, b = left.map_type, right.map_type
-        return _same(a.key_type, b.key_type, inner=True) and _same(a.value_type, b.value_type, inner=True)
+        if not _same(left.map_type.key_type, right.map_type.key_type, inner=True):
+            return False
+        return _same(left.map_type.value_type, right.map_type.value_type, inner=True)
     return kinds == {"abstract_type"} or bool(left == right)
 
 

@@ -216,14 +216,21 @@ def taints(items: Iterable[Wire] | None) -> tuple[DeviceTaint, ...]:
     """Decode taints of a node or a device."""
     if not items:
         return ()
-    return tuple(DeviceTaint(t.get("key", ""), t.get("value") or "", t.get("effect", "")) for t in items)
+    return tuple(
+        DeviceTaint(taint.get("key", ""), taint.get("value") or "", taint.get("effect", "")) for taint in items
+    )
 
 
 def tolerations(items: Iterable[Wire] | None) -> tuple[DeviceToleration, ...]:
     """Decode tolerations of a pod or a request."""
     return tuple(
-        DeviceToleration(t.get("key") or "", t.get("operator") or "", t.get("value") or "", t.get("effect") or "")
-        for t in items or ()
+        DeviceToleration(
+            toleration.get("key") or "",
+            toleration.get("operator") or "",
+            toleration.get("value") or "",
+            toleration.get("effect") or "",
+        )
+        for toleration in items or ()
     )
 
 

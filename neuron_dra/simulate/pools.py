@@ -119,38 +119,42 @@ class PoolInventory:
         incomplete = len(slices) != slice_count and self.semantics.loose_pools
         if len(slices) != slice_count and not incomplete:
             everywhere = self._of_pool[key]
-            if any(other.generation > generation for other in everywhere):
+            if any(pool_slice.generation > generation for pool_slice in everywhere):
                 return None  # the driver is replacing this generation
-            whole = [s for s in everywhere if s.generation == generation and not s.compatibility_groups]
+            whole = [
+                pool_slice
+                for pool_slice in everywhere
+                if pool_slice.generation == generation and not pool_slice.compatibility_groups
+            ]
             if len(whole) != slice_count:
                 return ResourcePool(*key, incomplete=True)
         if len(slices) > 1:
-            slices.sort(key=lambda s: s.name)
+            slices.sort(key=lambda pool_slice: pool_slice.name)
         devices = _devices(slices)
         if twice := _named_twice(slices, devices):
             return ResourcePool(*key, invalid=f"the device name {twice} occurs more than once")
         known_counters: dict[tuple[str, str], Fraction] = {}
         names_seen: set[str] = set()
-        for counters in itertools.chain.from_iterable(s.counters for s in whole):
+        for counters in itertools.chain.from_iterable(pool_slice.counters for pool_slice in whole):
             names_here = {name for name, _ in counters}
             if names_here & names_seen:
                 return ResourcePool(*key, invalid="a counter set occurs more than once")
             names_seen |= names_here
             known_counters |= counters
-        consuming = [s for s in whole if s.facts.consume]
+        consuming = [pool_slice for pool_slice in whole if pool_slice.facts.consume]
         for device in _devices(consuming):
             if device.consumes and (unknown := device.consumes.keys() - known_counters.keys()):
                 name, counter = min(unknown)
                 why = f"device {device.id.device} consumes the unknown counter {counter} of {name}"
                 return ResourcePool(*key, invalid=why)
-        binds = any(s.facts.bind for s in slices if not s.has_counters)
-        facts = tuple([s.facts for s in slices])
+        binds = any(pool_slice.facts.bind for pool_slice in slices if not pool_slice.has_counters)
+        facts = tuple([pool_slice.facts for pool_slice in slices])
         return ResourcePool(*key, devices, incomplete, counters=known_counters, binds=binds, facts=facts)
 
 
 def _devices(slices: Iterable[PoolSlice]) -> tuple[PoolDevice, ...]:
     """Return the devices of slices; those with the counters of the pool have none."""
-    listed = [s.devices for s in slices if not s.has_counters]
+    listed = [pool_slice.devices for pool_slice in slices if not pool_slice.has_counters]
     if len(listed) == 1:
         return listed[0]
     return tuple(itertools.chain.from_iterable(listed))
@@ -200,7 +204,7 @@ def _before(decoded: PoolSlice, semantics: Semantics) -> PoolSlice:
             devices = tuple(device for device in devices if not device.consumes)
             facts = model.facts(devices)
     if not semantics.taints:
-        devices = tuple(msgspec.structs.replace(d, taints=()) if d.taints else d for d in devices)
+        devices = tuple(msgspec.structs.replace(device, taints=()) if device.taints else device for device in devices)
     return dataclasses.replace(decoded, devices=devices, counters=counters, facts=facts)
 
 

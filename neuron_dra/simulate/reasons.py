@@ -34,7 +34,9 @@ def _shortage(need: Need, pools: Sequence[ResourcePool], in_use: Set[DeviceId], 
     usable = [pool for pool in pools if pool.usable]
     devices = [device for pool in usable for device in pool.devices]
     try:
-        matching = [d for d in devices if matcher.matches(need.claim, need.alternative, need.device_class, d)]
+        matching = [
+            device for device in devices if matcher.matches(need.claim, need.alternative, need.device_class, device)
+        ]
     except AllocationError as err:
         return str(err)
     sorted_out = _sorted_out(need, matching, usable, in_use)
