@@ -379,19 +379,19 @@ class Metrics:
         for state in ("Ready", "Degraded"):
             self._servers.labels(state).set(totals.states[state])
         other = max(0, totals.nodes - totals.free - totals.reserved)
-        for name, number in (("free", totals.free), ("reserved", totals.reserved), ("other", other)):
-            self._nodes.labels(name).set(number)
+        for state, number in (("free", totals.free), ("reserved", totals.reserved), ("other", other)):
+            self._nodes.labels(state).set(number)
         self._groups(index, plan, spares)
         self._idle.set(sum(len(workload.idle) for workload in plan.starting))
 
     def _groups(self, index: FleetIndex, plan: Plan, spares_to_keep: Numbers) -> None:
         """Report the groups that new workloads could reserve, and those that are kept from them."""
         free, kept = Tally(index.free_numbers()), Tally[str]()
-        for name in plan.kept.spares:
-            instance_type = index.group_by_name[name].instance_type
-            kept[instance_type] += len(index.slot_index.free_of(name, instance_type, SIZE))
+        for ultraserver_name in plan.kept.spares:
+            instance_type = index.group_by_name[ultraserver_name].instance_type
+            kept[instance_type] += len(index.slot_index.free_of(ultraserver_name, instance_type, SIZE))
             for _, size in [key for key in free if key[0] == instance_type]:
-                free[instance_type, size] -= len(index.slot_index.free_of(name, instance_type, size))
+                free[instance_type, size] -= len(index.slot_index.free_of(ultraserver_name, instance_type, size))
         self._free.clear()
         for (instance_type, size), number in free.items():
             self._free.labels(instance_type, size).set(max(0, number))

@@ -43,15 +43,15 @@ class ClaimReads:
 
         `published`: what the nodes publish, as the plan has seen it.
         """
-        all_nodes = {name for request in requests for name in request.nodes}
-        self.found = {name: read for name, read in self.found.items() if name in all_nodes}
+        all_nodes = {node_name for request in requests for node_name in request.nodes}
+        self.found = {node_name: read for node_name, read in self.found.items() if node_name in all_nodes}
         unread_of: dict[str, dict[str, PublishedNode | None]] = {}
         for request in requests:
             unread = unread_of.setdefault(request.namespace, {})
-            for name in request.nodes:
-                read = self.found.get(name)
-                if read is None or not read.counts(published.get(name), now, request.most_age):
-                    unread[name] = published.get(name)
+            for node_name in request.nodes:
+                read = self.found.get(node_name)
+                if read is None or not read.counts(published.get(node_name), now, request.most_age):
+                    unread[node_name] = published.get(node_name)
         self.errors = {namespace: error for namespace, error in self.errors.items() if namespace in unread_of}
         self._failures = {namespace: tries for namespace, tries in self._failures.items() if namespace in unread_of}
         wishes = []
@@ -87,5 +87,5 @@ class ClaimReads:
         self._failures.pop(namespace, None)
         elapsed = datetime.timedelta(seconds=asyncio.get_running_loop().time() - now_s)
         # Another mapping, because a plan that is being made has this one, and not the claims that were read now.
-        self.found = {**self.found, **{name: ReadClaims(seen, now + elapsed) for name, seen in nodes.items()}}
+        self.found = {**self.found, **{node_name: ReadClaims(seen, now + elapsed) for node_name, seen in nodes.items()}}
         return Answer.DECIDED

@@ -62,11 +62,11 @@ class PodLooks:
         self._idle_since = {uid: self._idle_since.get(uid, now) for uid in uids}
         self.unschedulable = {uid: text for uid, text in self.unschedulable.items() if uid in uids}
         later = Tries(0, now + datetime.timedelta(seconds=self._timing.idle_s))
-        self._lists = {name: self._lists.get(name, later) for name in idle}
+        self._lists = {namespace: self._lists.get(namespace, later) for namespace in idle}
         with_pods = [workload for workload in workloads if workload.pod]
         self._pods = {workload.uid: self._pods.get(workload.uid, Tries(0, now)) for workload in with_pods}
         checks = [workload for workload in with_pods if _is_due(self._pods[workload.uid], now)]
-        lists = [name for name, tries in self._lists.items() if tries.next_at <= now]
+        lists = [namespace for namespace, tries in self._lists.items() if tries.next_at <= now]
         self._sender.decide(
             "pod checks",
             [
@@ -143,9 +143,9 @@ class PodLooks:
     ) -> None:
         """Evict the pods whose claims are for an earlier workload with this name. Raises ApiError, MALFORMED."""
         for pod, _ in pod_start.refused(pods, workload, now)[:EVICTIONS_AT_ONCE]:
-            for name in pod_start.claims_of(pod, workload.template):
+            for claim_name in pod_start.claims_of(pod, workload.template):
                 with contextlib.suppress(NotFound, Conflict):  # the pod or its claim is another one by now
-                    claim = await self._client.read(RESOURCE_CLAIMS, workload.namespace, name)
+                    claim = await self._client.read(RESOURCE_CLAIMS, workload.namespace, claim_name)
                     if pod_start.is_of_former(claim, workload):
                         about = "FormerClaimEvicted", pod_start.former_message(workload)
                         self._sender.fence.check(term)

@@ -56,8 +56,8 @@ class Priorities:
     def end_waits(self) -> None:
         """Read all of them again at once."""
         self._again = DueTimes()
-        for name in self._naming:
-            self._again.set(name, _AT_ONCE)
+        for class_name in self._naming:
+            self._again.set(class_name, _AT_ONCE)
 
     async def begin(self, index: FleetIndex, now: datetime.datetime) -> None:
         """Forget all values, and read the classes again: a new leader has to order by them. Errors are logged.
@@ -69,7 +69,7 @@ class Priorities:
         self._begin_term()
         try:
             async with asyncio.timeout(self._timing.spec_s):
-                await asyncio.gather(*(self._read(name) for name in self._take_due(now)))
+                await asyncio.gather(*(self._read(class_name) for class_name in self._take_due(now)))
         except TimeoutError:
             log.warning("PriorityClasses could not be read in time", extra={"timeout_s": self._timing.spec_s})
             self.end_waits()
@@ -79,9 +79,9 @@ class Priorities:
         self._follow(index, now)
         if self._term != self._sender.fence.term:
             self._begin_term()
-        for name in self._take_due(now):
-            self._unread.add(name)
-            self._wish(name, next(iter(self._naming[name])))
+        for class_name in self._take_due(now):
+            self._unread.add(class_name)
+            self._wish(class_name, next(iter(self._naming[class_name])))
         return self._again.next()
 
     def _begin_term(self) -> None:
@@ -90,8 +90,8 @@ class Priorities:
 
     def _take_due(self, now: datetime.datetime) -> list[str]:
         names = list(itertools.islice(self._again.take(now), MOST))
-        for name in names:
-            self._again.set(name, now + self._period())
+        for class_name in names:
+            self._again.set(class_name, now + self._period())
         return names
 
     def _period(self) -> datetime.timedelta:
@@ -111,51 +111,53 @@ class Priorities:
             if before is not None:
                 self._remove(*before)
 
-    def _add(self, name: str, namespace: str, now: datetime.datetime) -> None:
-        if name not in self._naming:
-            self._naming[name] = Counter()
-            self._unread.add(name)
-            self._again.set(name, now + self._period())
-        self._naming[name][namespace] += 1
-        if name in self._unread:
-            self._wish(name, namespace)
+    def _add(self, class_name: str, namespace: str, now: datetime.datetime) -> None:
+        if class_name not in self._naming:
+            self._naming[class_name] = Counter()
+            self._unread.add(class_name)
+            self._again.set(class_name, now + self._period())
+        self._naming[class_name][namespace] += 1
+        if class_name in self._unread:
+            self._wish(class_name, namespace)
 
-    def _remove(self, name: str, namespace: str) -> None:
-        naming = self._naming[name]
+    def _remove(self, class_name: str, namespace: str) -> None:
+        naming = self._naming[class_name]
         naming[namespace] -= 1
         if naming[namespace]:
             return
         del naming[namespace]
         if not naming:
-            del self._naming[name]
-            self.found.pop(name, None)
-            self._unread.discard(name)
-            self._again.set(name, None)
+            del self._naming[class_name]
+            self.found.pop(class_name, None)
+            self._unread.discard(class_name)
+            self._again.set(class_name, None)
 
-    def _wish(self, name: str, namespace: str) -> None:
-        send = partial(self._read_unread, name)
-        key = f"PriorityClass {name} for {namespace}"
+    def _wish(self, class_name: str, namespace: str) -> None:
+        send = partial(self._read_unread, class_name)
+        key = f"PriorityClass {class_name} for {namespace}"
         wish = RequestWish(key, "value", namespace, "get priorityclasses", send, at_once=AT_ONCE)
         self._sender.put(_DECIDER, self._sender.fence.term, wish)
 
-    async def _read_unread(self, name: str, term: int) -> Answer:
-        if name not in self._unread:
+    async def _read_unread(self, class_name: str, term: int) -> Answer:
+        if class_name not in self._unread:
             return Answer.NO_NEWS  # it was read for another namespace, or no workload names it any more
-        return await self._read(name)
+        return await self._read(class_name)
 
-    async def _read(self, name: str) -> Answer:
-        self._unread.discard(name)
+    async def _read(self, class_name: str) -> Answer:
+        self._unread.discard(class_name)
         value: int | None = None
         try:
-            value = value_of(await self._client.read(PRIORITY_CLASSES, "", name))
+            value = value_of(await self._client.read(PRIORITY_CLASSES, "", class_name))
         except NotFound:
             pass
         except (ApiError, *MALFORMED) as err:
-            log.warning("a PriorityClass could not be read", extra={"class": name, "error": str(err) or repr(err)})
+            log.warning(
+                "a PriorityClass could not be read", extra={"class": class_name, "error": str(err) or repr(err)}
+            )
             return answer_of(err)
-        if name not in self._naming or self.found.get(name) == value:
+        if class_name not in self._naming or self.found.get(class_name) == value:
             return Answer.NO_NEWS
-        put(self.found, name, value)
+        put(self.found, class_name, value)
         return Answer.DECIDED
 
 

@@ -294,10 +294,10 @@ class RendezvousServices:
     async def _empty_all_but(self, kept: str, service: dict[str, Any], term: int) -> None:
         """Remove the endpoints of a Service's other EndpointSlices. Raises ApiError."""
         meta = service["metadata"]
-        for name in plan.slice_names(meta["name"]):
-            if name == kept:
+        for slice_name in plan.slice_names(meta["name"]):
+            if slice_name == kept:
                 continue
-            stored_slice = await self._read(ENDPOINT_SLICES, meta["namespace"], name)
+            stored_slice = await self._read(ENDPOINT_SLICES, meta["namespace"], slice_name)
             if stored_slice is not None and plan.is_the_services(stored_slice, service):
                 await self._replace_endpoints(stored_slice, [], term)
 

@@ -65,9 +65,9 @@ class Backoff:
 
     def next_try(self, action: Action) -> datetime.datetime | None:
         """Return when a write that was rejected, or had no effect, may be tried again; None for other writes."""
-        name = _object(action)
-        same = self._last.get(name) == _content(action)
-        tries_of_write = (self._refused.get(name), self._written.get(name) if same else None)
+        object_key = _object(action)
+        same = self._last.get(object_key) == _content(action)
+        tries_of_write = (self._refused.get(object_key), self._written.get(object_key) if same else None)
         return max((tries.next_at for tries in tries_of_write if tries is not None), default=None)
 
     def refused(self, action: Action, now: datetime.datetime) -> None:
@@ -76,12 +76,12 @@ class Backoff:
 
     def written(self, action: Action, now: datetime.datetime) -> None:
         """Note that the write succeeded. If it is planned again, it had no effect."""
-        name, content = _object(action), _content(action)
-        self._refused.pop(name, None)
-        if self._last.get(name) != content:
-            self._written.pop(name, None)
-        self._try(self._written, name, action, now)
-        self._last[name] = content
+        object_key, content = _object(action), _content(action)
+        self._refused.pop(object_key, None)
+        if self._last.get(object_key) != content:
+            self._written.pop(object_key, None)
+        self._try(self._written, object_key, action, now)
+        self._last[object_key] = content
 
     def earliest(self, actions: Iterable[Action], now: datetime.datetime) -> datetime.datetime | None:
         """Return when the first waiting write of these is due; None if none waits."""
@@ -93,12 +93,14 @@ class Backoff:
         forgotten_after = datetime.timedelta(seconds=self._timing.forgotten_s)
         if self._swept_at is None or self._swept_at + SETTLED <= now:
             self._swept_at = now
-            for tries_by_name, after_first_try in ((self._refused, forgotten_after), (self._written, SETTLED)):
-                for name, tries_of_object in list(tries_by_name.items()):
+            for tries_by_object, after_first_try in ((self._refused, forgotten_after), (self._written, SETTLED)):
+                for object_key, tries_of_object in list(tries_by_object.items()):
                     kept_for = after_first_try if tries_of_object.number == 1 else forgotten_after
                     if tries_of_object.next_at + kept_for <= now:
-                        del tries_by_name[name]
-            self._last = {name: content for name, content in self._last.items() if name in self._written}
+                        del tries_by_object[object_key]
+            self._last = {
+                object_key: content for object_key, content in self._last.items() if object_key in self._written
+            }
         if isinstance(action, Evict):
             first_s = self._timing.first_eviction_s
         else:

@@ -233,8 +233,10 @@ class Writes:
 
     def unwritable(self, now: datetime.datetime) -> dict[str, str]:
         """Return why the status of some NeuronUltraServers cannot be written at present, by name."""
-        self._unwritable = {name: (why, until) for name, (why, until) in self._unwritable.items() if now < until}
-        return {name: why for name, (why, _) in self._unwritable.items()}
+        self._unwritable = {
+            ultraserver_name: (why, until) for ultraserver_name, (why, until) in self._unwritable.items() if now < until
+        }
+        return {ultraserver_name: why for ultraserver_name, (why, _) in self._unwritable.items()}
 
     def next_due(self, actions: Sequence[Action]) -> datetime.datetime | None:
         """Return when the first write that waits is due, or an unwritable object is tried again; None for never."""

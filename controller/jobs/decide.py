@@ -259,7 +259,7 @@ class _JobStep:
         Pods also name templates of others, such as one for network interfaces, which exist already.
         """
         job = self._job
-        named = list(dict.fromkeys(name for pod_set in job.pods for name in pod_set.claim_templates))
+        named = list(dict.fromkeys(template_name for pod_set in job.pods for template_name in pod_set.claim_templates))
         if requested.template:
             if requested.template in named:
                 return requested.template
@@ -267,7 +267,7 @@ class _JobStep:
             return None
         own_templates = [workload.template_name for workload in self._own if not workload.deleting]
         own_templates = [template_name for template_name in own_templates if template_name in named]
-        candidates = own_templates or [name for name in named if self._is_free(name)]
+        candidates = own_templates or [template_name for template_name in named if self._is_free(template_name)]
         if len(candidates) == 1:
             return candidates[0]
         if candidates:
@@ -278,9 +278,9 @@ class _JobStep:
             self._warn("NoTemplate", f"{text}: the reservation makes it, and each pod with it gets a node")
         return None
 
-    def _is_free(self, name: str) -> bool:
+    def _is_free(self, template_name: str) -> bool:
         """Return True unless the template exists and no reservation has made it."""
-        stored_template = self._view.templates.get((self._job.namespace, name))
+        stored_template = self._view.templates.get((self._job.namespace, template_name))
         return stored_template is None or stored_template.is_a_workloads
 
     def _keep_in_step(self, spec: dict[str, Any], template: str) -> None:

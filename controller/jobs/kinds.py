@@ -78,7 +78,7 @@ def _pod_set(count: int, template: Wire) -> PodSet:
     selector = spec.get("nodeSelector") or {}
     return PodSet(
         max(0, count),
-        tuple(name for name in dict.fromkeys(template_names) if name),
+        tuple(template_name for template_name in dict.fromkeys(template_names) if template_name),
         str(selector.get(names.INSTANCE_TYPE_LABEL) or ""),
     )
 

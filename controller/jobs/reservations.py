@@ -135,12 +135,12 @@ class JobReservations:
             self._kept.mark_job_of(there.workloads.get(uid))
         for user in changes.users:
             self._kept.mark_job_of(there.named.get(user))
-        for namespace, name in changes.templates:
-            self._kept.mark_with(("template", namespace, name))
-        for name in changes.namespaces:
-            item = self._caches.namespaces.items.get(f"/{name}")
-            put(self._namespaces, name, None if item is None else item["value"])
-            self._kept.mark_with(("namespace", name))
+        for namespace, template_name in changes.templates:
+            self._kept.mark_with(("template", namespace, template_name))
+        for namespace in changes.namespaces:
+            item = self._caches.namespaces.items.get(f"/{namespace}")
+            put(self._namespaces, namespace, None if item is None else item["value"])
+            self._kept.mark_with(("namespace", namespace))
         for key in template_keys:
             template = index.template_by_key.get(key)
             self._early_pods.put(key, template if template is not None and self._is_made(template) else None)
@@ -264,8 +264,8 @@ class JobReservations:
 
 def _in_use(index: FleetIndex, workload: Workload) -> bool:
     """Return True if a claim of the workload is allocated on a node of its reservations, stored or copied."""
-    nodes = {name for reservation in index.held(workload.uid) for name in reservation.allocation.nodes}
+    nodes = {node_name for reservation in index.held(workload.uid) for node_name in reservation.allocation.nodes}
     for group in workload.groups:
         nodes |= set(group["nodes"])
     tag = Tag(workload.namespace, workload.name, workload.uid, "", Phase.BOUND)
-    return any(use.is_of(tag) for name in nodes for use in index.uses(name))
+    return any(use.is_of(tag) for node_name in nodes for use in index.uses(node_name))

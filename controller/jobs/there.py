@@ -33,8 +33,8 @@ def kind_and_name(mark: str) -> tuple[str, str]:
 def wanted(job: Job) -> Iterator[Shared]:
     """Yield the names that a job may want for itself: those of its templates and of its workload."""
     yield "name", job.namespace, job.name
-    for name in {template_name for pod_set in job.pods for template_name in pod_set.claim_templates}:
-        yield "template", job.namespace, name
+    for template_name in {template_name for pod_set in job.pods for template_name in pod_set.claim_templates}:
+        yield "template", job.namespace, template_name
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -64,8 +64,8 @@ class JobWatches:
 
     @property
     def _listed(self) -> dict[str, Reflector]:
-        synced = {name: reflector for name, reflector in self._by_kind.items() if reflector.synced.is_set()}
-        return {name: reflector for name, reflector in synced.items() if name not in self._doubted}
+        synced = {kind_name: reflector for kind_name, reflector in self._by_kind.items() if reflector.synced.is_set()}
+        return {kind_name: reflector for kind_name, reflector in synced.items() if kind_name not in self._doubted}
 
     @property
     def kinds(self) -> frozenset[str]:
@@ -79,32 +79,32 @@ class JobWatches:
     def problems(self) -> dict[str, str]:
         """By kind that cannot be read, why; also those that the API server does not serve."""
         problems = self.failing
-        for name, why in self._absent.items():
-            if not self._is_listed(name):
-                problems.setdefault(name, why)
+        for kind_name, why in self._absent.items():
+            if not self._is_listed(kind_name):
+                problems.setdefault(kind_name, why)
         return problems
 
     @property
     def failing(self) -> dict[str, str]:
         """By kind that cannot be read although the API server serves it, why."""
         problems: dict[str, str] = {}
-        for name, reflector in self._by_kind.items():
-            if reflector.failures >= SURE_FAILURES and not self._is_listed(name):
-                problems[name] = reflector.last_error
-        for name, why in self._refused.items():
-            if not self._is_listed(name):
-                problems.setdefault(name, why)
+        for kind_name, reflector in self._by_kind.items():
+            if reflector.failures >= SURE_FAILURES and not self._is_listed(kind_name):
+                problems[kind_name] = reflector.last_error
+        for kind_name, why in self._refused.items():
+            if not self._is_listed(kind_name):
+                problems.setdefault(kind_name, why)
         return problems
 
-    def _is_listed(self, name: str) -> bool:
-        return name not in self._doubted and self._by_kind[name].synced.is_set()
+    def _is_listed(self, kind_name: str) -> bool:
+        return kind_name not in self._doubted and self._by_kind[kind_name].synced.is_set()
 
     @property
     def unreadable(self) -> frozenset[tuple[str, str]]:
         """Kind, and namespace/name, of the objects that cannot be read; they may be jobs that ask."""
         unreadable: set[tuple[str, str]] = set()
-        for name, reflector in self._listed.items():
-            unreadable |= {(name, key) for key in reflector.unreadable}
+        for kind_name, reflector in self._listed.items():
+            unreadable |= {(kind_name, key) for key in reflector.unreadable}
         return frozenset(unreadable)
 
     def follow(self) -> list[tuple[Job | None, Job | None]]:
@@ -113,13 +113,13 @@ class JobWatches:
         None: it was not there, or is gone.
         """
         changed = []
-        for name, reflector in self._by_kind.items():
-            keys, jobs_by_key = reflector.take_touched(), self._known[name]
-            is_listed = reflector.synced.is_set() and name not in self._doubted
+        for kind_name, reflector in self._by_kind.items():
+            keys, jobs_by_key = reflector.take_touched(), self._known[kind_name]
+            is_listed = reflector.synced.is_set() and kind_name not in self._doubted
             items = reflector.items if is_listed else {}
-            if is_listed != (name in self._followed):
+            if is_listed != (kind_name in self._followed):
                 keys = jobs_by_key.keys() | items.keys()
-                self._followed ^= {name}
+                self._followed ^= {kind_name}
             for key in keys:
                 before, item = jobs_by_key.get(key), items.get(key)
                 now: Job | None = None if item is None else item["value"]
@@ -127,17 +127,17 @@ class JobWatches:
                 changed.append((before, now))
         return changed
 
-    def remember(self, name: str, raw: bytes) -> None:
+    def remember(self, kind_name: str, raw: bytes) -> None:
         """Keep a job of a kind that was read alone, unless the watch has shown a newer one. Raises MALFORMED."""
-        self._by_kind[name].remember_raw(raw)
+        self._by_kind[kind_name].remember_raw(raw)
         self._on_change()
 
     def tasks(self) -> dict[str, Callable[[], Coroutine[Any, Any, None]]]:
         """Return the coroutine functions to run for each kind. None of them ends by itself."""
         function_by_task: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {}
-        for name in self._by_kind:
-            function_by_task[name] = functools.partial(self._watch, name)
-            function_by_task[f"{name} after a failed list"] = functools.partial(self._list_again, name)
+        for kind_name in self._by_kind:
+            function_by_task[kind_name] = functools.partial(self._watch, kind_name)
+            function_by_task[f"{kind_name} after a failed list"] = functools.partial(self._list_again, kind_name)
         return function_by_task
 
     async def relist(self) -> None:
@@ -145,55 +145,59 @@ class JobWatches:
 
         A kind that cannot be listed is not known until it can; the others are.
         """
-        await asyncio.gather(*(self._refresh(name, reflector.relist) for name, reflector in self._listed.items()))
+        await asyncio.gather(
+            *(self._refresh(kind_name, reflector.relist) for kind_name, reflector in self._listed.items())
+        )
 
     async def resume(self) -> None:
         """Open the watches again for a leader that regained its Lease; list what has no watch."""
-        await asyncio.gather(*(self._refresh(name, reflector.resume) for name, reflector in self._listed.items()))
+        await asyncio.gather(
+            *(self._refresh(kind_name, reflector.resume) for kind_name, reflector in self._listed.items())
+        )
 
-    async def _refresh(self, name: str, refresh: Callable[[], Awaitable[None]]) -> None:
+    async def _refresh(self, kind_name: str, refresh: Callable[[], Awaitable[None]]) -> None:
         try:
             await refresh()
         except ApiError as err:
-            self._fail(name, err)
-            self._doubted.add(name)
-            self._doubts[name].set()
+            self._fail(kind_name, err)
+            self._doubted.add(kind_name)
+            self._doubts[kind_name].set()
 
-    async def _list_again(self, name: str) -> None:
+    async def _list_again(self, kind_name: str) -> None:
         """List a kind whose list has failed, until that succeeds."""
         while True:
-            await self._doubts[name].wait()
+            await self._doubts[kind_name].wait()
             try:
-                await self._by_kind[name].relist()
+                await self._by_kind[kind_name].relist()
             except ApiError as err:
-                self._fail(name, err)
+                self._fail(kind_name, err)
                 await asyncio.sleep(self._timing.absent_s)
             else:
-                self._doubted.discard(name)
-                self._doubts[name].clear()
-                self._refused.pop(name, None)
+                self._doubted.discard(kind_name)
+                self._doubts[kind_name].clear()
+                self._refused.pop(kind_name, None)
                 self._on_change()
 
-    async def _watch(self, name: str) -> None:
+    async def _watch(self, kind_name: str) -> None:
         """Watch a kind, and look for it from time to time while the API server does not have it."""
-        reflector = self._by_kind[name]
+        reflector = self._by_kind[kind_name]
         while True:
             try:
                 await reflector.run()
             except NotServed as err:
-                self._absent[name] = f"the API server does not serve it ({err})"
-                self._refused.pop(name, None)
+                self._absent[kind_name] = f"the API server does not serve it ({err})"
+                self._refused.pop(kind_name, None)
             except Forbidden as err:
-                self._fail(name, err)
-                self._absent.pop(name, None)
+                self._fail(kind_name, err)
+                self._absent.pop(kind_name, None)
             reflector.synced.clear()
             self._on_change()
             await asyncio.sleep(self._timing.absent_s)
 
-    def _fail(self, name: str, err: ApiError) -> None:
+    def _fail(self, kind_name: str, err: ApiError) -> None:
         """Note, and log once, that a kind cannot be read."""
         why = f"apply the ClusterRole of this release ({err})" if isinstance(err, Forbidden) else str(err)
-        if self._refused.get(name) != why:
-            log.warning("jobs of this kind cannot be read", extra={"kind": name, "error": str(err)})
-        self._refused[name] = why
+        if self._refused.get(kind_name) != why:
+            log.warning("jobs of this kind cannot be read", extra={"kind": kind_name, "error": str(err)})
+        self._refused[kind_name] = why
         self._on_change()

@@ -84,8 +84,8 @@ def served(offers: Iterable[NodeSizes]) -> dict[str, dict[str, frozenset[int]]]:
             of_type[kind].add(number)
     numbers_by_type.pop("", None)
     served = {}
-    for name, of_type in numbers_by_type.items():
-        served[name] = {kind: frozenset(numbers) for kind, numbers in of_type.items()}
+    for instance_type, of_type in numbers_by_type.items():
+        served[instance_type] = {kind: frozenset(numbers) for kind, numbers in of_type.items()}
     return served
 
 
@@ -96,11 +96,11 @@ def advice(pod: Waiting, fleet: Served) -> str:
     use any type gets no message while the cluster has no Neuron nodes.
     """
     types = []
-    for name in pod.instance_types or sorted(fleet):
-        if name in fleet or catalogue.lookup(name):
-            types.append(name)
+    for instance_type in pod.instance_types or sorted(fleet):
+        if instance_type in fleet or catalogue.lookup(instance_type):
+            types.append(instance_type)
     for kind, number in pod.wants:
-        numbers = {name: _numbers_of(name, kind, fleet) for name in types}
+        numbers = {instance_type: _numbers_of(instance_type, kind, fleet) for instance_type in types}
         if types and not any(number in served_numbers for served_numbers in numbers.values()):
             return _message(kind, number, numbers)
     return ""
@@ -110,22 +110,22 @@ def _message(kind: str, number: int, numbers: Mapping[str, frozenset[int]]) -> s
     """Return the scheduler extension's sentence for the first type, and what each type serves."""
     first = next(iter(numbers))
     texts = []
-    for name, served_numbers in list(numbers.items())[:TYPES_SHOWN]:
+    for instance_type, served_numbers in list(numbers.items())[:TYPES_SHOWN]:
         if served_numbers:
-            texts.append(f"{name} serves {sizes.in_words(served_numbers)} {kind}s")
+            texts.append(f"{instance_type} serves {sizes.in_words(served_numbers)} {kind}s")
         else:
-            texts.append(f"nodes of type {name} publish no connected sets (their Events say why)")
+            texts.append(f"nodes of type {instance_type} publish no connected sets (their Events say why)")
     more = len(numbers) - TYPES_SHOWN
     if more > 0:
         texts.append(f"{more} more instance types do not serve {number}")
     return f"{sizes.refusal(first, kind, number)} In this cluster: {'; '.join(texts)}."
 
 
-def _numbers_of(name: str, kind: str, fleet: Served) -> frozenset[int]:
+def _numbers_of(instance_type: str, kind: str, fleet: Served) -> frozenset[int]:
     """Return the numbers that a type serves: what its nodes publish, without nodes what it could."""
-    spec = catalogue.lookup(name)
-    if name in fleet or spec is None:
-        return fleet[name][kind]
+    spec = catalogue.lookup(instance_type)
+    if instance_type in fleet or spec is None:
+        return fleet[instance_type][kind]
     return sizes.counts(spec, kind)
 
 
@@ -136,8 +136,8 @@ def _containers(spec: Wire) -> Sequence[Wire]:
 def _numbers(container: Wire) -> Iterable[tuple[str, int]]:
     """Yield the kinds and numbers that a container requests by the names of DeviceClasses."""
     resources = container.get("resources") or {}
-    for name in {**(resources.get("requests") or {}), **(resources.get("limits") or {})}:
-        match = _RESOURCE.fullmatch(name)
+    for resource_name in {**(resources.get("requests") or {}), **(resources.get("limits") or {})}:
+        match = _RESOURCE.fullmatch(resource_name)
         if match is not None:
             yield (sizes.DEVICE if match[1] == "connected" else sizes.CORE), int(match[2])
 
@@ -153,7 +153,7 @@ def _instance_types(spec: Wire) -> tuple[str, ...]:
     terms = [_types_of_term(term) for term in required.get("nodeSelectorTerms") or ()]
     if not terms or not all(terms):
         return ()  # a term without a type matches nodes of any type
-    return tuple(sorted({name for term in terms for name in term}))
+    return tuple(sorted({instance_type for term in terms for instance_type in term}))
 
 
 def _types_of_term(term: Wire) -> list[str]:

@@ -66,8 +66,10 @@ def pending(pod: Wire) -> Pending | None:
         name=str(meta["name"]),
         uid=str(meta.get("uid")),
         scheduler=str(spec.get("schedulerName") or DEFAULT_SCHEDULER),
-        old=tuple(name for name in sizes.KINDS if name in requested),
-        is_ours=any(name in sizes.KINDS or name.endswith(".neuron.aws.com") for name in requested),
+        old=tuple(resource_name for resource_name in sizes.KINDS if resource_name in requested),
+        is_ours=any(
+            resource_name in sizes.KINDS or resource_name.endswith(".neuron.aws.com") for resource_name in requested
+        ),
         condition=f"{hash(parts):x}" if pod_scheduled else "",  # thousands of messages would be large
         is_refused=bool(scheduling_refusal(pod)),
     )
@@ -80,13 +82,18 @@ def _requested(spec: Wire) -> set[str]:
     amounts_by_container = []
     for requirements in resources:
         amounts_by_container.append({**(requirements.get("requests") or {}), **(requirements.get("limits") or {})})
-    return {name for amounts in amounts_by_container for name, amount in amounts.items() if str(amount) != "0"}
+    return {
+        resource_name
+        for amounts in amounts_by_container
+        for resource_name, amount in amounts.items()
+        if str(amount) != "0"
+    }
 
 
 def has_device_plugin(node: Wire) -> bool:
     """Return True if a Node has something to allocate under one of the device plugin's names."""
     allocatable = (node.get("status") or {}).get("allocatable") or {}
-    return any(str(allocatable.get(name) or "0") != "0" for name in sizes.KINDS)
+    return any(str(allocatable.get(resource_name) or "0") != "0" for resource_name in sizes.KINDS)
 
 
 @dataclass(slots=True)

@@ -144,7 +144,7 @@ def decide(view: QualifyView) -> QualifyDecision:
                     continue
                 written_ultraservers.add(write.ultraserver)
             decision.writes.append(write)
-    nodes_of_tests = {name for test in view.tests for name in _wanted_nodes(view, test)}
+    nodes_of_tests = {node_name for test in view.tests for node_name in _wanted_nodes(view, test)}
     may_begin = view.may_begin
     for qualification in view.asked.values():
         try:
@@ -212,13 +212,13 @@ def _running(
     other_nodes = frozenset(group.node_names) - {*nodes}
     if not placement.slots((group,), other_nodes, workload.instance_type, workload.size):
         return [StopTest(test, f"nodes have other faults now: {shortened(nodes)}", again=True)]
-    missing = [name for name in bodies.pod_names(workload) if name not in {pod.name for pod in test.pods}]
+    missing = [pod_name for pod_name in bodies.pod_names(workload) if pod_name not in {pod.name for pod in test.pods}]
     if missing:
         oldest = min((pod.created for pod in test.pods if pod.created is not None), default=view.now)
         is_late = view.now >= oldest + datetime.timedelta(seconds=view.timing.again_s)
         if workload.uid in view.complete or is_late:
             return [StopTest(test, f"pods were deleted: {shortened(missing)}", again=True)]
-        return [StartPods(test, tuple(bodies.pod(test, qualification, name) for name in missing))]
+        return [StartPods(test, tuple(bodies.pod(test, qualification, pod_name) for pod_name in missing))]
     surveyed = view.surveys.get(qualification.name, ResultSurvey())
     ended = all(pod.exit_code is not None for pod in test.pods)
     medians = surveyed.medians(workload.instance_type, group.name) if ended else {}
@@ -263,8 +263,8 @@ def _store(
 
 
 def _nodes(view: QualifyView, spec: Mapping[str, Any]) -> list[Any]:
-    names = (str(entry.get("nodeName")) for entry in spec.get("topology") or ())
-    nodes = (view.index.node_by_name.get(name) for name in names)
+    node_names = (str(entry.get("nodeName")) for entry in spec.get("topology") or ())
+    nodes = (view.index.node_by_name.get(node_name) for node_name in node_names)
     return [node for node in nodes if node is not None]
 
 
@@ -272,10 +272,11 @@ def _withdrawals(view: QualifyView, qualification: Qualification, written_ultras
     """Return the writes that take back faults: those that a storm raised, and those of exempt UltraServers."""
     writes: list[Write] = []
     surveyed = view.surveys.get(qualification.name, ResultSurvey())
-    for name, results in survey.withdrawn(qualification, surveyed, view.index.ultraserver_by_name).items():
-        if name not in written_ultraservers:
-            written_ultraservers.add(name)
-            writes.append(StoreResults(name, view.index.ultraserver_by_name[name].version, results))
+    for ultraserver_name, results in survey.withdrawn(qualification, surveyed, view.index.ultraserver_by_name).items():
+        if ultraserver_name not in written_ultraservers:
+            written_ultraservers.add(ultraserver_name)
+            version = view.index.ultraserver_by_name[ultraserver_name].version
+            writes.append(StoreResults(ultraserver_name, version, results))
     return writes
 
 

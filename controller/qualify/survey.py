@@ -52,7 +52,7 @@ class ResultSurvey:
     @property
     def storm(self) -> str:
         """Why so many failures are no faults of nodes; empty if they may be."""
-        failed = [name for name, result in self.window if not result.passed]
+        failed = [result for _, result in self.window if not result.passed]
         if len(failed) < STORM_AT_LEAST or 100 * len(failed) <= STORM_PERCENT * len(self.window):
             return ""
         return f"{len(failed)} of the last {len(self.window)} groups failed"
@@ -60,9 +60,9 @@ class ResultSurvey:
     def medians(self, instance_type: str, without: str) -> dict[str, float]:
         """Return the medians of a type's figures; a group is not compared with its own UltraServer."""
         samples: dict[str, list[float]] = {}
-        for (kind, figure), values in self.samples.items():
-            if kind == instance_type:
-                samples[figure] = [value for name, value in values if name != without]
+        for (type_of_sample, figure), values in self.samples.items():
+            if type_of_sample == instance_type:
+                samples[figure] = [value for ultraserver, value in values if ultraserver != without]
         return verdict.medians(samples)
 
 
@@ -72,7 +72,7 @@ def survey(index: FleetIndex, qualification: Qualification, now: datetime.dateti
     samples: dict[tuple[str, str], list[tuple[str, float]]] = {}
     fresh = failed = unqualified = 0
     oldest = 0.0
-    for name, group in index.group_by_name.items():
+    for ultraserver_name, group in index.group_by_name.items():
         for result in group.results:
             is_its_own = result.is_by(qualification.name, qualification.uid)
             if not is_its_own or group.instance_type not in qualification.instance_types:
@@ -84,9 +84,9 @@ def survey(index: FleetIndex, qualification: Qualification, now: datetime.dateti
             fresh += bool(result.passed and result.passed_at and now < result.passed_at + qualification.max_age)
             if now < result.tested_at + qualification.max_age:
                 for figure, value in result.figures.items():
-                    samples.setdefault((group.instance_type, figure), []).append((name, value))
+                    samples.setdefault((group.instance_type, figure), []).append((ultraserver_name, value))
             if result.generation == qualification.generation:
-                results_of_generation.append((name, result))
+                results_of_generation.append((ultraserver_name, result))
     results_of_generation.sort(key=lambda pair: (pair[1].tested_at, pair[0]), reverse=True)
     counts = ResultCounts(fresh, failed, unqualified)
     return ResultSurvey(counts, tuple(results_of_generation[:WINDOW]), samples, oldest)
@@ -180,13 +180,15 @@ def withdrawn(
 ) -> dict[str, tuple[GroupResult, ...]]:
     """Return the results to write because faults are taken back, by UltraServer."""
     results_by_ultraserver: dict[str, tuple[GroupResult, ...]] = {}
-    raised = {name for name, result in surveyed.window if result.unqualified} if surveyed.storm else set()
-    for name in sorted(raised | qualification.exempt):
-        results = ultraservers[name].results if name in ultraservers else ()
-        is_exempt = name in qualification.exempt
+    raised = set()
+    if surveyed.storm:
+        raised = {ultraserver_name for ultraserver_name, result in surveyed.window if result.unqualified}
+    for ultraserver_name in sorted(raised | qualification.exempt):
+        results = ultraservers[ultraserver_name].results if ultraserver_name in ultraservers else ()
+        is_exempt = ultraserver_name in qualification.exempt
         new_results = tuple(_without_fault(result, qualification, always=is_exempt) for result in results)
         if new_results != results:
-            results_by_ultraserver[name] = new_results
+            results_by_ultraserver[ultraserver_name] = new_results
     return results_by_ultraserver
 
 

@@ -114,9 +114,9 @@ def _worst(reported_figures: Sequence[Mapping[str, float]], thresholds: Sequence
     """Return each figure's worst value: the highest of one that has an upper bound, else the lowest."""
     high = {threshold.name for threshold in thresholds if threshold.at_most is not None and threshold.at_least is None}
     worst_by_name: dict[str, float] = {}
-    for name in sorted({name for figures in reported_figures for name in figures})[: figures_of.FIGURES_AT_MOST]:
-        values = [figures[name] for figures in reported_figures if name in figures]
-        worst_by_name[name] = max(values) if name in high else min(values)
+    for figure in sorted({figure for figures in reported_figures for figure in figures})[: figures_of.FIGURES_AT_MOST]:
+        values = [figures[figure] for figures in reported_figures if figure in figures]
+        worst_by_name[figure] = max(values) if figure in high else min(values)
     return worst_by_name
 
 
@@ -143,7 +143,7 @@ def _bound(bound: float, absolute: float, threshold: Threshold, median: float | 
 def medians(samples: Mapping[str, Sequence[float]]) -> dict[str, float]:
     """Return the median of each figure of which there are enough samples."""
     median_by_name: dict[str, float] = {}
-    for name, values in samples.items():
+    for figure, values in samples.items():
         if len(values) >= SAMPLES_AT_LEAST:
-            median_by_name[name] = statistics.median(values)
+            median_by_name[figure] = statistics.median(values)
     return median_by_name

@@ -141,8 +141,8 @@ class _Pool:
     def _of_tests(self, workload: Workload, kind: str, closed: Collection[str]) -> list[Slot]:
         """Return the slots that become free if tests end, those first for which the fewest more end."""
         ranked_slots: list[tuple[int, str, int, Slot]] = []
-        for name in self._where.get(workload.instance_type, ()):
-            group = self._index.group_by_name.get(name)
+        for ultraserver_name in self._where.get(workload.instance_type, ()):
+            group = self._index.group_by_name.get(ultraserver_name)
             if group is None:
                 continue
             test_by_node = self._test_of

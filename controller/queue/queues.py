@@ -264,8 +264,8 @@ class Queues:
             case WriteStatus(kueue=kueue, gone=gone):
                 if gone and await self._exists(kueue):
                     return
-                item = await self._read(kueue)
-                body = apply_status(item, write, self._now)
+                stored_workload = await self._read(kueue)
+                body = apply_status(stored_workload, write, self._now)
                 self._applier.fence.check(term)  # again: the Workload was read meanwhile
                 stored = await self._client.replace(KUEUE_WORKLOADS, kueue.namespace, body, "status")
                 self._watch.remember(stored)

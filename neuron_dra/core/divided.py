@@ -73,7 +73,7 @@ def is_in_play(published: Iterable[Wire], prepared: Iterable[PreparedClaim]) -> 
         for device in claim.devices:
             held_names.add(device.device)
     counted = any(device.get("consumesCounters") or members.is_partition(device["name"]) for device in published)
-    return counted or any(members.is_partition(name) for name in held_names)
+    return counted or any(members.is_partition(device_name) for device_name in held_names)
 
 
 def is_settled(published: Iterable[Wire]) -> bool:
@@ -136,10 +136,10 @@ def decide(
     if due:
         wait_s = min(2 * last.wait_s, timing.check_s[1])
         last = Leaving(stay, last.since, now + wait_s, wait_s)
-    in_order = sorted(wire, key=lambda name: (division.position.get(name, len(wire)), name))
-    devices: list[Wire] = [publication.with_marks(situation, wire[name]) for name in in_order]
-    for name in sorted(kept):
-        devices.append(_withdrawn(publication.with_marks(situation, kept[name]), situation))
+    in_order = sorted(wire, key=lambda device_name: (division.position.get(device_name, len(wire)), device_name))
+    devices: list[Wire] = [publication.with_marks(situation, wire[device_name]) for device_name in in_order]
+    for device_name in sorted(kept):
+        devices.append(_withdrawn(publication.with_marks(situation, kept[device_name]), situation))
     counters = division.counters
     if [device["name"] for device in devices] == [names.NODE_DEVICE]:  # alone, it needs no counters
         devices = [_without_counters(devices[0])]
@@ -155,17 +155,17 @@ def _without_counters(device: Wire) -> Wire:
 def _kept(situation: Situation, division: Division, device_names: Collection[str]) -> dict[str, Wire]:
     """Return the devices with these names, as published and with their counters; unknown names are left out."""
     device_by_name: dict[str, Wire] = {}
-    for name in device_names:
-        device = division.named(name)
-        published = situation.current.get(name)
+    for device_name in device_names:
+        device = division.named(device_name)
+        published = situation.current.get(device_name)
         if published is not None:
             if device is not None:
                 consumes = {"consumesCounters": device.to_wire()["consumesCounters"]}
             else:
                 consumes = {}
-            device_by_name[name] = {**published, **consumes}
+            device_by_name[device_name] = {**published, **consumes}
         elif device is not None:
-            device_by_name[name] = device.to_wire()
+            device_by_name[device_name] = device.to_wire()
     return device_by_name
 
 

@@ -103,16 +103,16 @@ def partitioned(
     for partition in maker.undivided(with_singles=not is_whole):
         slots[partition.device.name] = _use_order(partition)
     left_out = []
-    for name, of_size in maker.sizes(sizes):
+    for size_name, of_size in maker.sizes(sizes):
         if len(slots) + len(of_size) > at_most:
-            left_out.append(name)
+            left_out.append(size_name)
             continue
         for partition in of_size:
             slots[partition.device.name] = _use_order(partition)
             if maker.serves(partition):
                 kept.append(partition)
-    in_use_order = sorted(slots, key=lambda name: slots[name])
-    position = {name: rank for rank, name in enumerate(in_use_order)}
+    in_use_order = sorted(slots, key=lambda device_name: slots[device_name])
+    position = {device_name: rank for rank, device_name in enumerate(in_use_order)}
     kept.sort(key=lambda partition: position[partition.device.name])
     return Partitioned(tuple(kept), maker.counters(), position, tuple(left_out))
 
@@ -226,9 +226,9 @@ class _Maker:
             popular_cores = [f"cores-{number}" for number in CORES_FIRST]
             popular_sets = [f"connected-{size}" for size in (*SETS_FIRST, len(self.ids))]
             order = [*ones, *parts, *popular_cores, *popular_sets, *partitions_by_size]
-        for name in dict.fromkeys(order):
-            if partitions_by_size.get(name):
-                yield name, partitions_by_size[name]
+        for size_name in dict.fromkeys(order):
+            if partitions_by_size.get(size_name):
+                yield size_name, partitions_by_size[size_name]
 
     # Sets of whole devices
 

@@ -133,9 +133,10 @@ def decide(
     if keeps_shape and claimed is None:
         claimed = last
     by_name: dict[str, Wire] = {device.name: device.to_wire() for device in offered}
-    for name in held_names - set(wire):
-        if name in by_name or name in current:
-            wire[name] = by_name.get(name) or current[name]  # allocated: stays published, even unhealthy or gone
+    for device_name in held_names - set(wire):
+        if device_name in by_name or device_name in current:
+            # An allocated device stays published, even if it is unhealthy or gone.
+            wire[device_name] = by_name.get(device_name) or current[device_name]
     return Outcome(marked(situation, wire), claimed=claimed, keeps_shape=keeps_shape)
 
 
@@ -163,9 +164,9 @@ def _refused(
     for device in (*situation.other, *situation.offered):
         wire_by_name[device.name] = device.to_wire()
     wire = {}
-    for name in held_names:
-        if name in wire_by_name or name in current:
-            wire[name] = wire_by_name.get(name) or current[name]
+    for device_name in held_names:
+        if device_name in wire_by_name or device_name in current:
+            wire[device_name] = wire_by_name.get(device_name) or current[device_name]
     if not wire and not current:
         return Outcome()
     return Outcome(marked(situation, wire), claimed=claimed)
@@ -229,7 +230,8 @@ def free(
     offered = tuple(offered)
     offered_names = {device.name for device in offered}
     prepared_names = {device.device for claim in situation.prepared for device in claim.devices}
-    elsewhere = held_elsewhere(situation, offered_names | {name for name in prepared_names if counted(name)})
+    counted_names = {device_name for device_name in prepared_names if counted(device_name)}
+    elsewhere = held_elsewhere(situation, offered_names | counted_names)
     wire_by_name: dict[str, Wire] = {}
     for device in offered:
         is_taken = bool(elsewhere.intersection(situation.ids.get(device.name, ())))

@@ -136,7 +136,7 @@ _FILES: Final = {
 def by_name(facts: DeviceFacts | None) -> frozenset[FaultSignal]:
     """Return the signals whose files were found by name: a good reading of these is no evidence of health."""
     signals = []
-    for name in facts.found if facts else ():
-        if name in _FILES:
-            signals.append(_FILES[name])
+    for file_name in facts.found if facts else ():
+        if file_name in _FILES:
+            signals.append(_FILES[file_name])
     return frozenset(signals)

@@ -81,7 +81,7 @@ class Selector:
 def _engine() -> Any:
     kind = cel.Type
     attributes, capacity = (
-        kind.Map(kind.STRING, kind.Map(kind.STRING, value)) for value in (kind.DYN, cel_functions.QUANTITY)
+        kind.Map(kind.STRING, kind.Map(kind.STRING, value_type)) for value_type in (kind.DYN, cel_functions.QUANTITY)
     )
     types = dict(zip(_FIELDS, (kind.STRING, kind.BOOL, attributes, capacity), strict=True))
     return cel.NewEnv(
