@@ -236,7 +236,6 @@ class Reconciler:
         return self._progress is None or asyncio.get_running_loop().time() < self._progress + self._timing.progress_s
 
     def _progressed(self) -> None:
-        """Note that the running pass makes progress."""
         self._progress = asyncio.get_running_loop().time()
 
     def _report_foreign_templates(self) -> None:

@@ -114,7 +114,7 @@ def answer_of(err: Exception) -> Answer:
     if isinstance(err.__cause__, aiohttp.ClientConnectorError):
         return Answer.UNAVAILABLE
     if err.status == 503:
-        return Answer.OVERLOADED
+        return Answer.OVERLOADED  # like a 429, it may be the answer of a webhook for one namespace (ADR 16, rule 10)
     if err.status and err.status != 504:
         return Answer.DECIDED
-    return Answer.NONE
+    return Answer.NONE  # after a timeout or a 504, the API server may still carry the request out

@@ -456,5 +456,4 @@ def _rejection(about: dict[str, str], subject: str) -> Rejection:
 
 
 def _reference(name: str, uid: str) -> dict[str, str]:
-    """Return the reference to a qualification, for Events."""
     return reference(API_VERSION, bodies.KIND, "", name, uid)
