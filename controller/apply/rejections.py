@@ -63,8 +63,8 @@ ELSEWHERE: Final = frozenset({Evict})
 
 def described(action: Action) -> str:
     """Return what was to be written, as the subject of a sentence."""
-    condition_and_subject = _CONDITIONS.get(type(action))
-    return condition_and_subject[1] if condition_and_subject is not None else _EVENTS[type(action)]
+    reason_and_subject = _CONDITIONS.get(type(action))
+    return reason_and_subject[1] if reason_and_subject is not None else _EVENTS[type(action)]
 
 
 def event_about(action: Action) -> dict[str, str] | None:
@@ -107,9 +107,9 @@ class Rejections:
 
     def note(self, action: Action, err: ApiError) -> None:
         """Note that a write was rejected."""
-        condition_and_subject = _CONDITIONS.get(type(action))
-        if condition_and_subject is not None:
-            reason, what = condition_and_subject
+        reason_and_subject = _CONDITIONS.get(type(action))
+        if reason_and_subject is not None:
+            reason, what = reason_and_subject
             for uid in action.owners:
                 self._found[uid, type(action)] = str(reason), f"{what} was rejected: {err}"
 
