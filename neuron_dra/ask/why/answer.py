@@ -37,8 +37,8 @@ def of_claim(world: World, claim: Wire) -> Report:
     if seen.is_allocated:
         return _allocated(world, claim, seen.results, subject)
     for pod in world.snapshot.all("Pod"):
-        near = PodPlace.of(pod).metadata.namespace == seen.metadata.namespace
-        if near and any(each.exists and each.claim is claim for each in world.claims_of(pod)):
+        is_in_namespace = PodPlace.of(pod).metadata.namespace == seen.metadata.namespace
+        if is_in_namespace and any(pod_claim.exists and pod_claim.claim is claim for pod_claim in world.claims_of(pod)):
             report = why_pod.report(world, pod)
             return Report(
                 f"{subject}, of {report.subject}",
@@ -55,8 +55,8 @@ def _allocated(world: World, claim: Wire, results: Sequence[ResultView], subject
     where = ", ".join(dict.fromkeys(result.pool for result in results))
     spec = world.type_of(results[0].pool) if results else None
     state = f"has {words.devices([result.device for result in results], spec)} of {where}"
-    if left := users.leftover(world.snapshot, claim):
-        text = f"it has its devices {left}: kube-controller-manager has not released it"
+    if leftover_reason := users.leftover(world.snapshot, claim):
+        text = f"it has its devices {leftover_reason}: kube-controller-manager has not released it"
         return Report(subject, state, (Finding("ClaimNotReleased", text),))
     used_by, groups = users.pods(world.snapshot, claim), users.groups(claim)
     if groups:
@@ -94,11 +94,11 @@ def _of_group(world: World, subject: str, name: str, seen: UltraServerView | Non
     from neuron_dra.ask.world import faults, tested
 
     group = faults.members(world, name)
-    found: list[Finding] = []
+    findings: list[Finding] = []
     for fault in faults.of_ultraserver(name, group, seen):
         text = f"{fault.what}: {fault.detail}" if fault.detail else fault.what
-        facts = () if found else tuple([("node", _member(each)) for each in group])
-        found.append(Finding("UltraServerFault", text, facts))
+        facts = () if findings else tuple([("node", _member(member)) for member in group])
+        findings.append(Finding("UltraServerFault", text, facts))
     state = f"has {words.count(len(group), 'node')}"
     tags = [member.tag for member in group if member.tag is not None]
     reserved = sorted({tag.workload for tag in tags if not tested.is_test(tag)})
@@ -109,7 +109,7 @@ def _of_group(world: World, subject: str, name: str, seen: UltraServerView | Non
     if seen is not None and seen.is_spare:
         state += ", a spare, which only groups that must move may take"
     tests = tested.texts(tested.results(world, seen)) if seen is not None else []
-    return Report(subject, state, tuple(found), notes=tuple(tests), fine=not found)
+    return Report(subject, state, tuple(findings), notes=tuple(tests), fine=not findings)
 
 
 def _member(node: NodeView) -> str:
@@ -162,19 +162,24 @@ def of(world: World, kind: str, item: Wire) -> Report:
     return _with_what_was_seen(world, kind, REPORTS[kind](world, item))
 
 
-def _with_what_was_seen(world: World, kind: str, found: Report) -> Report:
+def _with_what_was_seen(world: World, kind: str, object_report: Report) -> Report:
     """Return a report that says what was not seen, and calls unknown what this could have shown."""
     snapshot = world.snapshot
     missing = unseen.kinds(snapshot)
-    findings = tuple(unseen.doubted(each, snapshot) for each in found.findings)
-    if kind == "Node" and found.fine:
-        hidden = [each for each in _OF_NODES if each in missing]
+    findings = tuple(unseen.doubted(finding, snapshot) for finding in object_report.findings)
+    if kind == "Node" and object_report.fine:
+        unread_kinds = [node_kind for node_kind in _OF_NODES if node_kind in missing]
     else:
-        hidden = []
-    if hidden:
-        text = f"unknown: nothing is wrong in what was read, but not all of kind {hidden[0]} could be"
+        unread_kinds = []
+    if unread_kinds:
+        text = f"unknown: nothing is wrong in what was read, but not all of kind {unread_kinds[0]} could be"
         findings = (Finding("Unknown", text),)
     notes: tuple[str, ...] = (text,) if (text := unseen.note(snapshot)) else ()
-    if kind in ("Pod", "ResourceClaim") and not found.fine and (text := server.unknown(snapshot)):
+    if kind in ("Pod", "ResourceClaim") and not object_report.fine and (text := server.unknown(snapshot)):
         notes += (text,)
-    return replace(found, findings=findings, notes=(*found.notes, *notes), fine=found.fine and not hidden)
+    return replace(
+        object_report,
+        findings=findings,
+        notes=(*object_report.notes, *notes),
+        fine=object_report.fine and not unread_kinds,
+    )

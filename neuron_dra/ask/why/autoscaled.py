@@ -32,13 +32,13 @@ _INSTEAD: Final[Mapping[Autoscaler, str]] = {
 """Neither imagines the devices of AWS's Neuron instance types."""
 
 
-def explained(found: Sequence[Finding], autoscaler: Autoscaler, refusal: EventView) -> list[Finding]:
+def explained(findings: Sequence[Finding], autoscaler: Autoscaler, refusal: EventView) -> list[Finding]:
     """Return the causes, the first one with the autoscaler that adds no node for the pod, if a node would help."""
-    first, *others = found
+    first, *other_findings = findings
     if first.code not in _BY_ANOTHER_NODE:
-        return list(found)
+        return list(findings)
     facts = [*first.facts, ("event", events.quoted(refusal.message))]
     if _OF_CLAIMS.search(refusal.message):
         facts.append(("to do", _INSTEAD[autoscaler]))
     text = f"{first.text}; {autoscaler.value} adds no node for it"
-    return [replace(first, text=text, facts=tuple(facts)), *others]
+    return [replace(first, text=text, facts=tuple(facts)), *other_findings]

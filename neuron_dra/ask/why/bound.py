@@ -18,13 +18,13 @@ HOST: Final = "kubernetes.io/hostname"
 
 def unusable_claim(world: World, pod: Wire) -> Finding | None:
     """Return the finding for a claim of a pod with a node that is not allocated, or not reserved for the pod."""
-    for each in world.claims_of(pod):
-        if each.entry == "limits" and not each.exists:
+    for pod_claim in world.claims_of(pod):
+        if pod_claim.entry == "limits" and not pod_claim.exists:
             continue
-        unseen = each.claim is None and "ResourceClaim" in world.snapshot.left_out
-        if not each.seen.is_allocated and not unseen:
-            return _unallocated(world, pod, each.claim_name or each.entry)
-        if each.exists and (finding := _of_another(pod, each.seen)) is not None:
+        unseen = pod_claim.claim is None and "ResourceClaim" in world.snapshot.left_out
+        if not pod_claim.seen.is_allocated and not unseen:
+            return _unallocated(world, pod, pod_claim.claim_name or pod_claim.entry)
+        if pod_claim.exists and (finding := _of_another(pod, pod_claim.seen)) is not None:
             return finding
     return None
 
@@ -66,9 +66,9 @@ def _of_another(pod: Wire, claim: ClaimView) -> Finding | None:
     """Return the finding for a claim that is reserved for others, so that the kubelet does not let the pod use it."""
     uid, name = PodView.of(pod).metadata.uid, claim.metadata.name
     consumers = claim.consumers("pods")
-    if not uid or claim.consumers("podgroups") or not consumers or uid in [each.uid for each in consumers]:
+    if not uid or claim.consumers("podgroups") or not consumers or uid in [consumer.uid for consumer in consumers]:
         return None
-    whom = [each.name for each in consumers]
+    whom = [consumer.name for consumer in consumers]
     node = pod["spec"]["nodeName"]
     former = pod["metadata"]["name"] in whom
     if former:
@@ -83,22 +83,22 @@ def _of_another(pod: Wire, claim: ClaimView) -> Finding | None:
 def never_created(world: World, pod: Wire) -> Finding | None:
     """Return the finding for a pod in deletion whose claim was never created, which keeps some kubelets waiting."""
     absent = []
-    for each in world.claims_of(pod):
-        if not each.exists and each.template_name and not each.claim_name:
-            absent.append(each)
+    for pod_claim in world.claims_of(pod):
+        if not pod_claim.exists and pod_claim.template_name and not pod_claim.claim_name:
+            absent.append(pod_claim)
     if not absent or not pod["spec"].get("nodeName") or "ResourceClaim" in world.snapshot.left_out:
         return None
     node = pod["spec"]["nodeName"]
     kubelet = world.node(node).status.node_info.kubelet_version
     posted = events.about(world, "Pod", pod)
-    said = [event for event in posted if "ResourceClaim not created yet" in event.message]
-    facts = tuple(("event", event.message) for event in said[:1])
+    waiting_events = [event for event in posted if "ResourceClaim not created yet" in event.message]
+    facts = tuple(("event", event.message) for event in waiting_events[:1])
     who = f"kubelet {kubelet}" if kubelet else "the kubelet"
     text = f"its claim {absent[0].entry} was never created"
     if releases.numbered(releases.WAITS_FOR_EVER).affects(kubelet):
         number = f"kubernetes/kubernetes#{releases.WAITS_FOR_EVER}"
         text += f", and {who} of node {node} waits for it forever ({number}): upgrade the kubelet"
-    elif said:
+    elif waiting_events:
         text += f", and {who} of node {node} waits for it"
     else:
         return None
@@ -111,8 +111,8 @@ def no_injection(world: World, pod: Wire) -> Finding | None:
     why = runtimes.why_no_cdi(world.node(node).status.node_info.container_runtime_version)
     if not why:
         return None
-    for each in world.claims_of(pod):
-        if any(result.driver == names.DRIVER for result in each.seen.results):
-            version, _, rest = why.partition(" ")
-            return Finding("RuntimeWithoutCdi", f"the runtime {version} of node {node} {rest}")
+    for pod_claim in world.claims_of(pod):
+        if any(result.driver == names.DRIVER for result in pod_claim.seen.results):
+            version, _, reason = why.partition(" ")
+            return Finding("RuntimeWithoutCdi", f"the runtime {version} of node {node} {reason}")
     return None

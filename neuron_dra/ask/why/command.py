@@ -58,25 +58,27 @@ def run(args: argparse.Namespace) -> int:
     from neuron_dra.ask.read import snapshot as snapshots
     from neuron_dra.ask.why import jobs
 
-    wanted = _wanted(args.what, {**jobs.KINDS, **snapshots.ABBREVIATIONS})
+    requested = _wanted(args.what, {**jobs.KINDS, **snapshots.ABBREVIATIONS})
     by_label = args.selector is not labels.EVERY
-    if by_label and any(name for _, name in wanted):
-        raise SettingsError(f"-l and {wanted[0][1]}: give a name or labels")
-    snapshot, namespace = source.load(args, [each for each in wanted if each[0] in jobs.KINDS.values() and each[1]])
+    _, first_name = requested[0]
+    if by_label and any(name for _, name in requested):
+        raise SettingsError(f"-l and {first_name}: give a name or labels")
+    named_jobs = [(kind, name) for kind, name in requested if kind in jobs.KINDS.values() and name]
+    snapshot, namespace = source.load(args, named_jobs)
     from neuron_dra.ask.why import answer
     from neuron_dra.ask.world.world import World
 
     world = World(snapshot, proposes=answer.proposes(snapshot))
     reports: list[tuple[str, Report]] = []
-    for kind, name in wanted:
+    for kind, name in requested:
         place = "" if kind == "Node" else namespace
         if kind in jobs.KINDS.values():
             if not name:
                 raise SettingsError(f"{kind}: name one, as {kind.lower()}/NAME")
-            found = jobs.report(world, kind, name, namespace)
-            if found is None:
+            job_report = jobs.report(world, kind, name, namespace)
+            if job_report is None:
                 raise SettingsError(_absent_job(snapshot, kind, name, namespace, from_file=bool(args.snapshot)))
-            reports.append((f"{kind.lower()}/{name}", found))
+            reports.append((f"{kind.lower()}/{name}", job_report))
         elif name:
             own = _of_name(world, kind, name, place)
             if own is None:
@@ -87,11 +89,11 @@ def run(args: argparse.Namespace) -> int:
             every = _of_kind(world, kind, None if everywhere else place, args.selector)
             if not every and (by_label or kind in snapshot.left_out):
                 raise SettingsError(_absent(snapshot, kind, "", place, from_file=bool(args.snapshot)))
-            shown = [each for each in every if by_label or not each[1].fine]
+            shown = [(label, report) for label, report in every if by_label or not report.fine]
             if not shown and args.output in ("text", "wide"):
                 sys.stderr.write(f"{program.NAME}: {_nothing(kind, len(every), '' if everywhere else place)}\n")
             reports += shown
-    return _print(reports, args.output, several=by_label or len(wanted) > 1 or not wanted[0][1])
+    return _print(reports, args.output, several=by_label or len(requested) > 1 or not first_name)
 
 
 def _of_name(world: World, kind: str, name: str, namespace: str) -> Report | None:
@@ -101,17 +103,17 @@ def _of_name(world: World, kind: str, name: str, namespace: str) -> Report | Non
     from neuron_dra.ask.why import answer
 
     snapshot = world.snapshot
-    item = snapshot.get(kind, name, namespace)
-    if item is None and kind == "Node":
-        item = snapshot.get(kind, words.host(name, world.nodes), "")
-    if item is not None:
-        return answer.of(world, kind, item)
+    named_object = snapshot.get(kind, name, namespace)
+    if named_object is None and kind == "Node":
+        named_object = snapshot.get(kind, words.host(name, world.nodes), "")
+    if named_object is not None:
+        return answer.of(world, kind, named_object)
     if kind != ULTRASERVER:
         return None
-    for each in snapshot.all(kind):
-        seen = UltraServerView.of(each)
+    for raw_server in snapshot.all(kind):
+        seen = UltraServerView.of(raw_server)
         if name in (seen.metadata.name, seen.status.ultraserver_id):
-            return answer.of(world, kind, each)
+            return answer.of(world, kind, raw_server)
     return answer.of_published(world, name)
 
 
@@ -120,15 +122,15 @@ def _of_kind(world: World, kind: str, namespace: str | None, selector: labels.Te
     from neuron_dra.ask.why import answer
     from neuron_dra.ask.world import faults
 
-    found = []
+    reports = []
     for item in _selected(world.snapshot, kind, namespace, selector):
-        found.append((f"{kind.lower()}/{item['metadata']['name']}", answer.of(world, kind, item)))
+        reports.append((f"{kind.lower()}/{item['metadata']['name']}", answer.of(world, kind, item)))
     if kind == ULTRASERVER and selector is labels.EVERY:
         for name in sorted(world.ultraservers.keys() - faults.objects_by_id(world)):
             report = answer.of_published(world, name)
             if report is not None:
-                found.append((f"{kind.lower()}/{name}", report))
-    return found
+                reports.append((f"{kind.lower()}/{name}", report))
+    return reports
 
 
 def _nothing(kind: str, number: int, namespace: str) -> str:
@@ -145,30 +147,30 @@ def _wanted(words: Sequence[str], kinds: Mapping[str, str]) -> list[tuple[str, s
     if "/" not in words[0]:
         kind = _kind(words[0], kinds)
         return [(kind, name) for name in words[1:]] or [(kind, "")]
-    found = []
+    requested = []
     for word in words:
         kind, slash, name = word.partition("/")
         if not slash or not name:
             raise SettingsError(_usage(word))
-        found.append((_kind(kind, kinds), name))
-    return found
+        requested.append((_kind(kind, kinds), name))
+    return requested
 
 
 def _kind(word: str, kinds: Mapping[str, str]) -> str:
     """Return the kind that a word means: singular, plural, short, or with its group."""
     plain = word.lower().partition(".")[0]
-    found = kinds.get(plain) or kinds.get(plain.removesuffix("s"))
-    if found is None:
+    kind = kinds.get(plain) or kinds.get(plain.removesuffix("s"))
+    if kind is None:
         raise SettingsError(_usage(word))
-    return found
+    return kind
 
 
 def _usage(word: str) -> str:
     texts = []
-    for each in ("pod", "claim", "node", "workload", "nus", "deploy", "job"):
-        texts.append(f"{each}/NAME")
-    known = ", ".join(texts)
-    return f"{word}: write TYPE/NAME, one of {known}, or TYPE -l SELECTOR"
+    for type_name in ("pod", "claim", "node", "workload", "nus", "deploy", "job"):
+        texts.append(f"{type_name}/NAME")
+    forms = ", ".join(texts)
+    return f"{word}: write TYPE/NAME, one of {forms}, or TYPE -l SELECTOR"
 
 
 def _print(reports: Sequence[tuple[str, Report]], form: str, *, several: bool) -> int:
@@ -178,11 +180,11 @@ def _print(reports: Sequence[tuple[str, Report]], form: str, *, several: bool) -
     if form == "name":
         terminal.write([shown for shown, _ in reports])
     elif form in ("json", "yaml"):
-        data = [each.to_wire() for _, each in reports]
-        terminal.write_data("WhyReport", data if several else data[0], form)
+        report_objects = [report.to_wire() for _, report in reports]
+        terminal.write_data("WhyReport", report_objects if several else report_objects[0], form)
     elif reports:
-        terminal.write(report_text.together([each for _, each in reports]))
-    if all(each.fine for _, each in reports):
+        terminal.write(report_text.together([report for _, report in reports]))
+    if all(report.fine for _, report in reports):
         return 0
     return 1
 
@@ -191,12 +193,12 @@ def _selected(snapshot: Snapshot, kind: str, namespace: str | None, selector: la
     """Return the objects of a kind and namespace, None for all, with the labels, by name."""
     from neuron_dra.ask.read.views import MetaView
 
-    found = []
+    selected = []
     for item in snapshot.all(kind):
         meta = MetaView.of(item["metadata"])
         if namespace in (None, meta.namespace) and selector(meta.labels):
-            found.append((meta.name, item))
-    return [item for _, item in sorted(found, key=lambda each: each[0])]
+            selected.append(item)
+    return sorted(selected, key=lambda item: MetaView.of(item["metadata"]).name)
 
 
 def _absent_job(snapshot: Snapshot, kind: str, name: str, namespace: str, *, from_file: bool) -> str:
@@ -231,14 +233,14 @@ def _absent(snapshot: Snapshot, kind: str, name: str, namespace: str, *, from_fi
         if (damaged.kind, damaged.namespace, damaged.name) == (kind, namespace, name):
             return f"{kind} {damaged.key} cannot be decoded: {damaged.why}"
     near = snapshot.near(kind, name, namespace)
-    found = set()
+    namespaces = set()
     for key in snapshot.objects:
         if key[0] == kind and key[2] == name:
-            found.add(key[1])
-    others = sorted(found)
+            namespaces.add(key[1])
+    other_namespaces = sorted(namespaces)
     hint = ""
     if near:
         hint = f"; did you mean {near}?"
-    elif others:
-        hint = f"; namespace {others[0]} has one: -n {others[0]}"
+    elif other_namespaces:
+        hint = f"; namespace {other_namespaces[0]} has one: -n {other_namespaces[0]}"
     return f"there is no {kind} {name}{where}{hint}"

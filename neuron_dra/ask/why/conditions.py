@@ -23,8 +23,8 @@ from neuron_dra.core.wire import Wire
 from neuron_dra.simulate import nodes, pools
 from neuron_dra.simulate.scheduler import Placement
 
-Found = Mapping[str, Any]
-"""What a condition found, by the names that the text uses."""
+Details = Mapping[str, Any]
+"""What a condition found out, by the names that the row's text has in braces."""
 Pairs = Iterable[tuple[str, str]]
 Tried = Iterable[ProposedChange | None]
 
@@ -87,10 +87,10 @@ class Case:
     @cached_property
     def reachable(self) -> list[Blocked]:
         """Those of these nodes that can use the claims that are allocated."""
-        left = self.blocked
+        usable_nodes = self.blocked
         for claim in self.claims:
-            left = self.reached(left, claim)
-        return left
+            usable_nodes = self.reached(usable_nodes, claim)
+        return usable_nodes
 
     def reached(self, blocked: list[Blocked], claim: Wire) -> list[Blocked]:
         """Return those of the nodes that can use a claim: all, unless it is allocated for some nodes only."""
@@ -127,7 +127,7 @@ def _problem(case: Case, code: str) -> ClaimProblem | None:
     return problem
 
 
-def workload(case: Case) -> Found | None:
+def workload(case: Case) -> Details | None:
     problem = _problem(case, "TemplateMissing")
     if problem is None:
         return None
@@ -137,58 +137,54 @@ def workload(case: Case) -> Found | None:
     return None
 
 
-def template_missing(case: Case) -> Found | None:
+def template_missing(case: Case) -> Details | None:
     problem = _problem(case, "TemplateMissing")
     if problem is None:
         return None
     return _absent(case, "ResourceClaimTemplate", problem.claim.template_name, "resourceClaimTemplateName")
 
 
-def claim_missing(case: Case) -> Found | None:
+def claim_missing(case: Case) -> Details | None:
     problem = _problem(case, "ClaimMissing")
     if problem is None:
         return None
     return _absent(case, "ResourceClaim", problem.claim.claim_name, "resourceClaimName")
 
 
-def _absent(case: Case, kind: str, name: str, field: str) -> Found:
+def _absent(case: Case, kind: str, name: str, field: str) -> Details:
     return {"kind": kind, "namespace": case.namespace, "name": name, "field": field}
 
 
-def there(case: Case, found: Found) -> Pairs:
+def there(case: Case, details: Details) -> Pairs:
     """Return which objects of the kind there are instead."""
-    kind, namespace = found["kind"], case.namespace
-    made = []
-    for key in case.world.snapshot.objects:
-        if key[:2] == (kind, namespace):
-            made.append(key[2])
-    there = sorted(made)
+    kind, namespace = details["kind"], case.namespace
+    names = sorted(key[2] for key in case.world.snapshot.objects if key[:2] == (kind, namespace))
     facts = Facts()
-    if there:
-        facts.add(AVAILABLE, f"in namespace {namespace}: {', '.join(there[:6])}")
+    if names:
+        facts.add(AVAILABLE, f"in namespace {namespace}: {', '.join(names[:6])}")
     else:
         facts.add(AVAILABLE, f"none in namespace {namespace}")
-    for other in _elsewhere(case, found):
-        namespace = MetaView.of(other["metadata"]).namespace
+    for template in _elsewhere(case, details):
+        namespace = MetaView.of(template["metadata"]).namespace
         facts.add("elsewhere", f"namespace {namespace} has one of this name")
     return facts.done()
 
 
-def _elsewhere(case: Case, found: Found) -> list[Wire]:
+def _elsewhere(case: Case, details: Details) -> list[Wire]:
     """Return a template of this name in another namespace, if there is one."""
-    if found["kind"] != "ResourceClaimTemplate":
+    if details["kind"] != "ResourceClaimTemplate":
         return []
     same = []
-    for each in case.world.snapshot.all(found["kind"]):
-        if each["metadata"]["name"] == found["name"]:
-            same.append(each)
+    for template in case.world.snapshot.all(details["kind"]):
+        if template["metadata"]["name"] == details["name"]:
+            same.append(template)
     return same[:1]
 
 
-def named_again(case: Case, found: Found) -> Iterator[ProposedChange | None]:
+def named_again(case: Case, details: Details) -> Iterator[ProposedChange | None]:
     """Try the nearest name, and a copy of an object of this name in another namespace."""
-    pod, field = case.pod, found["field"]
-    near = case.world.snapshot.near(found["kind"], found["name"], case.namespace)
+    pod, field = case.pod, details["field"]
+    near = case.world.snapshot.near(details["kind"], details["name"], case.namespace)
     if near and case.problem is not None:
         entries = []
         for entry in pod["spec"]["resourceClaims"]:
@@ -196,41 +192,41 @@ def named_again(case: Case, found: Found) -> Iterator[ProposedChange | None]:
             entries.append({**entry, field: near} if wrong else entry)
         changed = {**pod, "spec": {**pod["spec"], "resourceClaims": entries}}
         yield case.attempt(f"in the pod, write {field}: {near}", changed)
-    for other in _elsewhere(case, found):
-        copied = {**other, "metadata": {**other["metadata"], "namespace": case.namespace}}
+    for template in _elsewhere(case, details):
+        copied = {**template, "metadata": {**template["metadata"], "namespace": case.namespace}}
         yield case.attempt(f"create this template in namespace {case.namespace} too", copied)
 
 
-def quota(case: Case) -> Found | None:
+def quota(case: Case) -> Details | None:
     problem = _problem(case, "QuotaExceeded")
     if problem is None or problem.quota is None:
         return None
     return creating.quota_needed(problem, problem.quota)
 
 
-def raised(case: Case, found: Found) -> Iterator[ProposedChange | None]:
-    quota, resource, enough = found["quota"], found["resource"], found["used"] + found["more"]
+def raised(case: Case, details: Details) -> Iterator[ProposedChange | None]:
+    quota, resource, enough = details["quota"], details["resource"], details["used"] + details["more"]
     spec = {**quota["spec"], "hard": {**quota["spec"]["hard"], resource: str(enough)}}
-    yield case.attempt(f"raise {resource} of ResourceQuota {found['name']} to {enough}", {**quota, "spec": spec})
+    yield case.attempt(f"raise {resource} of ResourceQuota {details['name']} to {enough}", {**quota, "spec": spec})
 
 
 REWRITE: Final = f"resourceClaimName or resourceClaimTemplateName next to name; {program.NAME} migrate FILE"
 
 
-def source_removed(case: Case) -> Found | None:
+def source_removed(case: Case) -> Details | None:
     problem = _problem(case, "ClaimSourceRemoved")
     if problem is not None:
         return {"entry": problem.claim.entry}
     return None
 
 
-def admin_refused(case: Case) -> Found | None:
+def admin_refused(case: Case) -> Details | None:
     if _problem(case, "AdminAccessRefused") is None:
         return None
     return {"namespace": case.namespace, "label": f"{creating.ADMIN_LABEL}=true"}
 
 
-def claim_deleted(case: Case) -> Found | None:
+def claim_deleted(case: Case) -> Details | None:
     problem = _problem(case, "ClaimDeleted")
     if problem is None or (claim := problem.claim.claim) is None:
         return None
@@ -241,14 +237,14 @@ def claim_deleted(case: Case) -> Found | None:
     return {"name": claim["metadata"]["name"], "until": until}
 
 
-def claim_of_another(case: Case) -> Found | None:
+def claim_of_another(case: Case) -> Details | None:
     problem = _problem(case, "ClaimOfAnother")
     if problem is not None:
         return {"name": problem.claim.claim_name}
     return None
 
 
-def claim_gone(case: Case) -> Found | None:
+def claim_gone(case: Case) -> Details | None:
     """The pod had a claim of its template, which somebody deleted."""
     problem = _problem(case, "ClaimMissing")
     if problem is None or not problem.claim.template_name:
@@ -256,14 +252,14 @@ def claim_gone(case: Case) -> Found | None:
     return {"namespace": case.namespace, "name": problem.claim.claim_name}
 
 
-def unserved(case: Case) -> Found | None:
+def unserved(case: Case) -> Details | None:
     resource = demand.unserved(case.world.snapshot, case.pod)
     if resource:
         return {"resource": resource}
     return None
 
 
-def plugin_down(case: Case) -> Found | None:
+def plugin_down(case: Case) -> Details | None:
     resource = demand.unserved(case.world.snapshot, case.pod)
     if not resource:
         return None
@@ -276,7 +272,7 @@ def plugin_down(case: Case) -> Found | None:
     return {"resource": resource, "node": down[0], "others": others}
 
 
-def class_missing(case: Case) -> Found | None:
+def class_missing(case: Case) -> Details | None:
     for claim, ask in selection.requests(case.world, case.pod):
         name = ask.alternative.class_name
         if not name:
@@ -288,14 +284,14 @@ def class_missing(case: Case) -> Found | None:
     return None
 
 
-def classes(case: Case, found: Found) -> Pairs:
+def classes(case: Case, details: Details) -> Pairs:
     yield AVAILABLE, ", ".join(sorted(case.world.classes)[:8]) or "no DeviceClass at all"
 
 
-def nearest_class(case: Case, found: Found) -> Iterator[ProposedChange | None]:
-    near = case.world.snapshot.near("DeviceClass", found["name"])
+def nearest_class(case: Case, details: Details) -> Iterator[ProposedChange | None]:
+    near = case.world.snapshot.near("DeviceClass", details["name"])
     if near:
-        claim, request = found["claim"], found["request"]
+        claim, request = details["claim"], details["request"]
         text = f"{trials.place_of(claim)}, request {request}: deviceClassName: {near}"
         yield case.attempt(text, *trials.with_class(claim, request, near))
 
@@ -303,7 +299,7 @@ def nearest_class(case: Case, found: Found) -> Iterator[ProposedChange | None]:
 # Conditions about a pod that a simulation places.
 
 
-def rejected(case: Case) -> Found | None:
+def rejected(case: Case) -> Details | None:
     if case.placed is None:
         return None
     why = trials.refused(case.world, case.pod, case.placed)
@@ -312,7 +308,7 @@ def rejected(case: Case) -> Found | None:
     return None
 
 
-def rejected_name(case: Case) -> Found | None:
+def rejected_name(case: Case) -> Details | None:
     if case.placed is None:
         return None
     why = absent.rejected_name(case.world, case.pod, case.placed.node)
@@ -325,13 +321,13 @@ def _uncreated(case: Case) -> str:
     """Return a claim that could be created and is not; empty if there is none, or if the pod is placed nowhere."""
     if case.placed is None:
         return ""
-    for each in case.world.claims_of(case.pod):
-        if not each.exists and each.entry != "limits":
-            return each.entry
+    for pod_claim in case.world.claims_of(case.pod):
+        if not pod_claim.exists and pod_claim.entry != "limits":
+            return pod_claim.entry
     return ""
 
 
-def creation_failed(case: Case) -> Found | None:
+def creation_failed(case: Case) -> Details | None:
     if not _uncreated(case):
         return None
     for event in events.about(case.world, "Pod", case.pod):
@@ -340,55 +336,55 @@ def creation_failed(case: Case) -> Found | None:
     return None
 
 
-def not_created(case: Case) -> Found | None:
+def not_created(case: Case) -> Details | None:
     claim = _uncreated(case)
     if claim:
         return {"claim": claim}
     return None
 
 
-def says(case: Case, pattern: re.Pattern[str]) -> Found | None:
+def says(case: Case, pattern: re.Pattern[str]) -> Details | None:
     """The pod fits, and the scheduler's message has these words."""
     if case.placed is None or not case.said or not pattern.search(case.said):
         return None
     return {"said": case.said, "gets": trials.gets(case.world, case.placed)}
 
 
-def gang_waits(case: Case) -> Found | None:
+def gang_waits(case: Case) -> Details | None:
     if case.placed is not None:
         return gangs.waits(case.world, case.pod)
     return None
 
 
-def group_waits(case: Case) -> Found | None:
+def group_waits(case: Case) -> Details | None:
     """The scheduler's words show that a group waits as a whole, though it fits, or was not read."""
     group = users.group_of(case.pod)
     if not group:
         return None
-    found = says(case, gangs.AS_A_WHOLE)
-    if found is not None:
-        return {**found, "group": group}
+    details = says(case, gangs.AS_A_WHOLE)
+    if details is not None:
+        return {**details, "group": group}
     return None
 
 
-def gang_shares(case: Case) -> Found | None:
+def gang_shares(case: Case) -> Details | None:
     if not users.group_of(case.pod):
         return None
     return says(case, _BEING_ALLOCATED)
 
 
-def contradictory(case: Case) -> Found | None:
+def contradictory(case: Case) -> Details | None:
     """The scheduler's words show that slices of a pool disagree, though the pod fits in a simulation."""
-    found = says(case, _OF_POOLS) or says(case, OF_DEVICES)
-    if found is None:
+    details = says(case, _OF_POOLS) or says(case, OF_DEVICES)
+    if details is None:
         return None
     disagreeing = pools.disagreeing(case.world.snapshot.all("ResourceSlice"))
     if disagreeing:
-        return {**found, "disagreement": disagreeing[0]}
+        return {**details, "disagreement": disagreeing[0]}
     return None
 
 
-def silent(case: Case) -> Found | None:
+def silent(case: Case) -> Details | None:
     """The pod fits, and the scheduler has said nothing."""
     if case.placed is None or case.said:
         return None
@@ -396,52 +392,52 @@ def silent(case: Case) -> Found | None:
     return {"scheduler": scheduler, "gets": trials.gets(case.world, case.placed)}
 
 
-def other_scheduler(case: Case) -> Found | None:
-    found = silent(case)
-    if found is None or found["scheduler"] == trials.DEFAULT_SCHEDULER:
+def other_scheduler(case: Case) -> Details | None:
+    details = silent(case)
+    if details is None or details["scheduler"] == trials.DEFAULT_SCHEDULER:
         return None
-    return found
+    return details
 
 
-def foreign_says(case: Case) -> Found | None:
+def foreign_says(case: Case) -> Details | None:
     """Another scheduler keeps the pod waiting, though Kubernetes' own would place it."""
-    found = says(case, ANYTHING)
-    if found is None or not case.foreign_scheduler or case.placed is None:
+    details = says(case, ANYTHING)
+    if details is None or not case.foreign_scheduler or case.placed is None:
         return None
-    said = events.quoted(case.said)
+    message = events.quoted(case.said)
     scheduler = events.program(case.foreign_scheduler)
-    return {"scheduler": scheduler, "message": said, "node": case.placed.node, "gets": found["gets"]}
+    return {"scheduler": scheduler, "message": message, "node": case.placed.node, "gets": details["gets"]}
 
 
-def after_scheduler(case: Case, found: list[Finding]) -> list[Finding]:
+def after_scheduler(case: Case, findings: list[Finding]) -> list[Finding]:
     """Return causes that a simulation found, the first one behind the scheduler that the pod names, if it has one."""
     if not case.foreign_scheduler or case.placed is not None:
-        return found
+        return findings
     scheduler = f"its scheduler {events.program(case.foreign_scheduler)}"
-    said = events.scheduler_words(case.world, case.pod)
-    if said:
-        text = f"{scheduler}, which is not simulated here, says {events.quoted(said)}"
+    scheduler_message = events.scheduler_words(case.world, case.pod)
+    if scheduler_message:
+        text = f"{scheduler}, which is not simulated here, says {events.quoted(scheduler_message)}"
     else:
         text = f"{scheduler} has not handled it"
-    first = replace(found[0], text=f"{text}; Kubernetes' own would not place it either: {found[0].text}")
-    return [first, *found[1:]]
+    first = replace(findings[0], text=f"{text}; Kubernetes' own would not place it either: {findings[0].text}")
+    return [first, *findings[1:]]
 
 
-def default_scheduler(case: Case, found: Found) -> Iterator[ProposedChange | None]:
+def default_scheduler(case: Case, details: Details) -> Iterator[ProposedChange | None]:
     changed = {**case.pod, "spec": {**case.pod["spec"], "schedulerName": trials.DEFAULT_SCHEDULER}}
     yield case.attempt("in the pod, remove schedulerName", changed)
 
 
-def heard(case: Case, found: Found) -> Pairs:
+def heard(case: Case, details: Details) -> Pairs:
     """Return what the scheduler said, if it said anything."""
     if case.said:
         yield "scheduler", case.said
 
 
-def simulated(case: Case, found: Found) -> Pairs:
-    if "said" in found:
-        yield "scheduler", found["said"]
-    yield "simulated", f"the pod {found['gets']}"
+def simulated(case: Case, details: Details) -> Pairs:
+    if "said" in details:
+        yield "scheduler", details["said"]
+    yield "simulated", f"the pod {details['gets']}"
 
 
 # Conditions about a pod that a simulation places nowhere.
@@ -450,18 +446,18 @@ def simulated(case: Case, found: Found) -> Pairs:
 def selector_error(case: Case) -> list[Finding]:
     if not case.error:
         return []
-    found = impossible.selector_error(case.world, case.pod)
-    if found is not None:
-        return [found]
+    finding = impossible.selector_error(case.world, case.pod)
+    if finding is not None:
+        return [finding]
     return []
 
 
-def allocated_elsewhere(case: Case) -> Found | None:
-    left = case.blocked
+def allocated_elsewhere(case: Case) -> Details | None:
+    usable_nodes = case.blocked
     for claim in case.claims:
-        left = case.reached(left, claim)
-        if not left and node_selector(claim) is not None:
-            pools = sorted({each.pool for each in ClaimView.of(claim).results})
+        usable_nodes = case.reached(usable_nodes, claim)
+        if not usable_nodes and node_selector(claim) is not None:
+            pools = sorted({result.pool for result in ClaimView.of(claim).results})
             return {"claim": claim["metadata"]["name"], "pools": ", ".join(pools)}
     return None
 
@@ -470,26 +466,26 @@ def in_the_way(case: Case) -> list[Finding]:
     if not case.reachable:
         return []
     tied = [claim["metadata"]["name"] for claim in case.claims if node_selector(claim)]
-    found = obstacles.findings(case.world, case.pod, case.reachable, tied)
+    findings = obstacles.findings(case.world, case.pod, case.reachable, tied)
     # That devices are in use is ordinary; that a node publishes none is not, so it comes first.
-    if tied or found[0].code not in ORDINARY:
-        return found
+    if tied or findings[0].code not in ORDINARY:
+        return findings
     lacking = absent.without_devices(case.world, case.pod)
     missing = absent.finding(case.world, case.pod, lacking)
-    if missing is None and found[0].code == FRAGMENTED:
+    if missing is None and findings[0].code == FRAGMENTED:
         # Devices in use are one thing in the way, so they come before a node with two.
         missing = obstacles.behind_absence(case.world, case.pod, case.claims, lacking)
-    return found if missing is None else [missing, *found]
+    return findings if missing is None else [missing, *findings]
 
 
 def no_node_could(case: Case) -> list[Finding]:
     if case.reachable:
         return []
-    found = impossible.findings(case.world, case.pod)
-    if found[0].code not in ("NoDevicesPublished", "PoolIncomplete"):
-        return found
+    findings = impossible.findings(case.world, case.pod)
+    if findings[0].code not in ("NoDevicesPublished", "PoolIncomplete"):
+        return findings
     lacking = absent.without_devices(case.world, case.pod)
     if absent.finding(case.world, case.pod, lacking) is not None:
-        return found
+        return findings
     several = obstacles.behind_absence(case.world, case.pod, case.claims, lacking)
-    return found if several is None else [several, *found[1:]]
+    return findings if several is None else [several, *findings[1:]]

@@ -32,7 +32,7 @@ HOLDERS_TRIED: Final = 12
 def finding(world: World, pod: Wire, nodes: Sequence[Blocked]) -> Finding:
     """Return the finding for nodes on which devices in use are all that is in the pod's way."""
     facts = Facts()
-    facts.some("held", (detail(world, each) for each in nodes), most=3, of=len(nodes))
+    facts.some("held", (detail(world, node) for node in nodes), most=3, of=len(nodes))
     facts.some("protected", protection(world, nodes[:3]), most=2)
     facts.add("priority", _priority_does_not_help(world, pod, nodes))
     special = _leftovers(world, pod, nodes) or _rollout(world, pod, nodes)
@@ -47,20 +47,20 @@ def finding(world: World, pod: Wire, nodes: Sequence[Blocked]) -> Finding:
 
 def _in_use(world: World, nodes: Sequence[Blocked]) -> str:
     """Return the first line about nodes whose devices are in use; UltraServers publish a node as one device."""
-    held = list(itertools.chain.from_iterable(holders(world, node) for node in nodes))
-    is_whole = all(devices == [names.NODE_DEVICE] for _, devices in held)
+    holdings = list(itertools.chain.from_iterable(holders(world, node) for node in nodes))
+    is_whole = all(devices == [names.NODE_DEVICE] for _, devices in holdings)
     if len(nodes) == 1:
         where, has = f"node {nodes[0].name}", "is in use as a whole" if is_whole else "has too few free devices"
     else:
         where, has = f"{len(nodes)} nodes", "are in use as a whole" if is_whole else "have too few free devices"
-    return f"{where} {has}: {_who(world, held)}"
+    return f"{where} {has}: {_who(world, holdings)}"
 
 
 def detail(world: World, blocked: Blocked) -> str:
     """Return who holds which devices of a node."""
     kind = world.type_of(blocked.name)
     texts = []
-    for holder, devices in sorted(holders(world, blocked), key=lambda each: -len(each[1])):
+    for holder, devices in sorted(holders(world, blocked), key=lambda holding: -len(holding[1])):
         texts.append(f"{words.devices(devices, kind)} by {holder}")
     return f"node {blocked.name}: {words.listed(texts)}"
 
@@ -69,15 +69,13 @@ def holders(world: World, blocked: Blocked) -> list[tuple[Holder, list[str]]]:
     """Return who holds devices of a node, and which: one entry for each claim."""
     devices = world.likeness.devices(world.decoded(blocked.node))
     held_by = map(world.holders.get, map(_id_of, devices))
-    found: dict[int, tuple[Holder, list[str]]] = {}  # by identity, as a claim has one holder
+    holding_by_id: dict[int, tuple[Holder, list[str]]] = {}  # by identity, as a claim has one holder
     for device, holder in zip(devices, held_by, strict=True):
         if holder is None:
             continue
-        known = found.get(id(holder))
-        if known is None:
-            known = found[id(holder)] = holder, []
-        known[1].append(device.id.device)
-    return list(found.values())
+        _, held_devices = holding_by_id.setdefault(id(holder), (holder, []))
+        held_devices.append(device.id.device)
+    return list(holding_by_id.values())
 
 
 _id_of: Final = operator.attrgetter("id")
@@ -92,22 +90,22 @@ def _only_pod(world: World, holder: Holder) -> Wire | None:
 
 def _leftovers(world: World, pod: Wire, nodes: Sequence[Blocked]) -> Finding | None:
     """Return the finding for claims that should have been released, if the pod would fit without them."""
-    found: list[tuple[Blocked, Holder, list[str], str]] = []
+    leftovers: list[tuple[Blocked, Holder, list[str], str]] = []
     for node in nodes:
         for holder, devices in holders(world, node):
             if why := users.leftover(world.snapshot, holder.claim):
-                found.append((node, holder, devices, why))
-    released = [{**holder.claim, "status": {}} for _, holder, _, _ in found]
+                leftovers.append((node, holder, devices, why))
+    released = [{**holder.claim, "status": {}} for _, holder, _, _ in leftovers]
     if not released or not isinstance(world.after(released).place(pod), Placement):
         return None
-    node, holder, devices, why = found[0]
+    node, holder, devices, why = leftovers[0]
     if devices == [names.NODE_DEVICE]:
-        held = f"holds node {node.name}"
+        holding_text = f"holds node {node.name}"
     else:
-        held = f"holds {words.amount(devices)} of node {node.name}"
-    text = f"the claim {holder.key} {held} {why}: kube-controller-manager has not released it"
+        holding_text = f"holds {words.amount(devices)} of node {node.name}"
+    text = f"the claim {holder.key} {holding_text} {why}: kube-controller-manager has not released it"
     facts = Facts()
-    facts.some("leftover", (f"claim {each.key} {reason}" for _, each, _, reason in found))
+    facts.some("leftover", (f"claim {leftover_holder.key} {reason}" for _, leftover_holder, _, reason in leftovers))
     facts.add("to check", "does kube-controller-manager run, and does its log name the claim?")
     return Finding("ClaimNotReleased", text, facts.done())
 
@@ -122,11 +120,11 @@ def _rollout(world: World, pod: Wire, nodes: Sequence[Blocked]) -> Finding | Non
             old = _only_pod(world, holder)
             if old is None or not _replaces(pod, old):
                 continue
-            left, removed = trials.released(world, old)
-            if not isinstance(world.after(left, removed).place(pod), Placement):
+            released_claims, removed = trials.released(world, old)
+            if not isinstance(world.after(released_claims, removed).place(pod), Placement):
                 continue
             command = _without_surge(deployment, holder.namespace)
-            change = trials.attempt(world, pod, command, left, removed)
+            change = trials.attempt(world, pod, command, released_claims, removed)
             text = f"it waits for devices of {holder.pods[0]}, a pod of the same Deployment {deployment}"
             text += ", which the rollout deletes only after this one is ready"
             return Finding("RolloutWaits", text, (("node", node.name),), (change,) if change else ())
@@ -166,52 +164,52 @@ class _Torn:
 
     node: str
     free: int
-    wanted: int
+    requested: int
     what: str
 
     @property
     def text(self) -> str:
-        return f"{self.free} devices of node {self.node} are free, and no {self.wanted} of them {self.what}"
+        return f"{self.free} devices of node {self.node} are free, and no {self.requested} of them {self.what}"
 
 
 def _fragmented(world: World, pod: Wire, nodes: Sequence[Blocked]) -> Finding | None:
     """Return the finding for nodes with enough free devices of which too few are together."""
     published = selection.PublishedDevices(world)
-    known: dict[object, _Torn | None] = {}  # by likeness: equal nodes in equal use are torn alike
-    claims = [model.claim(each.claim) for each in world.claims_of(pod) if each.claim is not None]
+    torn_by_likeness: dict[object, _Torn | None] = {}  # by likeness: equal nodes in equal use are torn alike
+    claims = [model.claim(pod_claim.claim) for pod_claim in world.claims_of(pod) if pod_claim.claim is not None]
     read = relevance.names(claims, world.classes)
     read = None if read is None else read | {"connectedDevices"}
-    found: list[_Torn] = []
+    fragmented: list[_Torn] = []
     for node in nodes:
         likeness = world.alike.key(world.decoded(node.node), read)
         key = node.name if likeness is None else likeness
-        if key not in known:
-            known[key] = _torn(world, pod, node, published)
-        torn = known[key]
+        if key not in torn_by_likeness:
+            torn_by_likeness[key] = _torn(world, pod, node, published)
+        torn = torn_by_likeness[key]
         if torn is not None:
-            found.append(replace(torn, node=node.name))
-    if not found:
+            fragmented.append(replace(torn, node=node.name))
+    if not fragmented:
         return None
-    best = max(found, key=lambda each: each.free)
+    best = max(fragmented, key=lambda torn: torn.free)
     text = best.text
-    if len(found) > 1:
-        text += f"; it is the same on {words.count(len(found) - 1, 'more node')}"
+    if len(fragmented) > 1:
+        text += f"; it is the same on {words.count(len(fragmented) - 1, 'more node')}"
     facts = Facts()
-    facts.some("free", (f"node {each.node}: {words.count(each.free, 'device')}" for each in found), most=3)
+    facts.some("free", (f"node {torn.node}: {words.count(torn.free, 'device')}" for torn in fragmented), most=3)
     return Finding("Fragmented", text, facts.done())
 
 
 def _torn(world: World, pod: Wire, node: Blocked, published: PublishedDevices) -> _Torn | None:
-    claims = [each for each in world.claims_of(pod) if not each.seen.is_allocated]
-    wanted = [model.claim(each.claim) for each in claims if each.claim is not None]
-    for claim in wanted:
+    claims = [pod_claim for pod_claim in world.claims_of(pod) if not pod_claim.seen.is_allocated]
+    demands = [model.claim(pod_claim.claim) for pod_claim in claims if pod_claim.claim is not None]
+    for claim in demands:
         for rule in claim.constraints:
             if rule.kind != "matchAttribute":
                 continue
-            torn = _by_constraint(world, node, published, claim, rule, wanted)
+            torn = _by_constraint(world, node, published, claim, rule, demands)
             if torn is not None:
                 return torn
-    for claim in wanted:
+    for claim in demands:
         torn = _by_size(world, node, published, claim)
         if torn is not None:
             return torn
@@ -224,13 +222,17 @@ def _by_constraint(
     published: PublishedDevices,
     claim: model.ClaimDemand,
     rule: Constraint,
-    wanted: Sequence[model.ClaimDemand],
+    demands: Sequence[model.ClaimDemand],
 ) -> _Torn | None:
     """Return what is missing if the claims fit among the free devices once the constraint is left out."""
-    without = replace(claim, constraints=tuple(each for each in claim.constraints if each is not rule))
-    others = [without if each is claim else each for each in wanted]
+    without = replace(
+        claim, constraints=tuple(constraint for constraint in claim.constraints if constraint is not rule)
+    )
+    demands_without_rule = [without if demand is claim else demand for demand in demands]
     at = world.decoded(node.node)
-    if isinstance(allocator.allocate(at, others, world.inventory, world.classes, world.in_use, world.memo), Failure):
+    if isinstance(
+        allocator.allocate(at, demands_without_rule, world.inventory, world.classes, world.in_use, world.memo), Failure
+    ):
         return None
     number = 0
     matching: dict[DeviceId, PoolDevice] = {}
@@ -260,20 +262,20 @@ def _by_size(world: World, node: Blocked, published: PublishedDevices, claim: mo
         size = constraints.attribute(matching[0], f"{matching[0].id.driver}/connectedDevices")
         number = int(size[1]) if size is not None else 0
         view = fleet.view(world, node.name)
-        free = 0 if view is None else sum(each.free for each in view.devices)
+        free = 0 if view is None else sum(device.free for device in view.devices)
         if number >= 2 and free >= number * ask.alternative.count:
             return _Torn(node.name, free, number, "are connected")
     return None
 
 
-def _who(world: World, held: Sequence[tuple[Holder, list[str]]]) -> str:
+def _who(world: World, holdings: Sequence[tuple[Holder, list[str]]]) -> str:
     """Return those who hold the most of these devices, with how many."""
-    found: Counter[str] = Counter()
+    device_counts: Counter[str] = Counter()
     by_name: dict[str, Holder] = {}
-    for holder, devices in held:
-        found[str(holder)] += len(devices)
+    for holder, devices in holdings:
+        device_counts[str(holder)] += len(devices)
         by_name[str(holder)] = holder
-    return words.listed((_described(world, by_name[who], number) for who, number in found.most_common()), 2)
+    return words.listed((_described(world, by_name[who], number) for who, number in device_counts.most_common()), 2)
 
 
 def _described(world: World, holder: Holder, number: int) -> str:
@@ -299,8 +301,8 @@ def _priority_does_not_help(world: World, pod: Wire, nodes: Sequence[Blocked]) -
     for node in nodes:
         for holder, _ in holders(world, node):
             for name in holder.pods:
-                other = world.snapshot.get("Pod", name, holder.namespace)
-                if other is not None and _priority(other) < own:
+                holder_pod = world.snapshot.get("Pod", name, holder.namespace)
+                if holder_pod is not None and _priority(holder_pod) < own:
                     return f"the scheduler does not preempt pods for their devices: priority {own} does not help"
     return ""
 
@@ -312,41 +314,45 @@ def _priority(pod: Wire) -> int:
 def _groups_to_empty(world: World, pod: Wire, nodes: Sequence[Blocked]) -> Iterator[list[Holder]]:
     """Yield holders that have devices of one group together, for groups whose devices a constraint wants as one."""
     names: list[str] = []
-    for each in world.claims_of(pod):
-        if each.claim is not None and each.entry != "limits":
-            rules = model.claim(each.claim).constraints
+    for pod_claim in world.claims_of(pod):
+        if pod_claim.claim is not None and pod_claim.entry != "limits":
+            rules = model.claim(pod_claim.claim).constraints
             names += [rule.attribute for rule in rules if rule.kind == "matchAttribute"]
     for name in dict.fromkeys(names):
         for node in nodes:
             of_device: dict[str, Holder] = {}
             for holder, devices in holders(world, node):
                 of_device.update(dict.fromkeys(devices, holder))
-            found: dict[object, dict[str, Holder]] = {}
+            holders_by_value: dict[object, dict[str, Holder]] = {}
             for device in world.likeness.devices(world.decoded(node.node)):
                 held_by = of_device.get(device.id.device)
                 value = constraints.attribute(device, name)
                 if held_by is not None and value is not None:
-                    found.setdefault(value, {})[held_by.key] = held_by
-            yield from sorted((list(each.values()) for each in found.values()), key=len)
+                    holders_by_value.setdefault(value, {})[held_by.key] = held_by
+            yield from sorted((list(group_holders.values()) for group_holders in holders_by_value.values()), key=len)
 
 
 def _attempt(world: World, pod: Wire, ended: Sequence[Holder]) -> ProposedChange | None:
     """Try to delete the pods of these claims, each with one pod; the outcome says where they could run again."""
-    left: list[Wire] = []
+    released_claims: list[Wire] = []
     removed: list[tuple[str, str, str]] = []
-    gone: list[Wire] = []
+    ended_pods: list[Wire] = []
     for holder in ended:
-        found = world.snapshot.get("Pod", holder.pods[0], holder.namespace)
-        if found is None or trials.is_created_again(found):
+        holder_pod = world.snapshot.get("Pod", holder.pods[0], holder.namespace)
+        if holder_pod is None or trials.is_created_again(holder_pod):
             return None
-        more, without = trials.released(world, found)
-        left, removed, gone = [*left, *more], [*removed, *without], [*gone, found]
+        more, without = trials.released(world, holder_pod)
+        released_claims, removed, ended_pods = (
+            [*released_claims, *more],
+            [*removed, *without],
+            [*ended_pods, holder_pod],
+        )
     names = " ".join(dict.fromkeys(holder.pods[0] for holder in ended))
-    change = trials.attempt(world, pod, f"kubectl delete pod {names} -n {ended[0].namespace}", left, removed)
-    if change is None or len(gone) > 1:
+    change = trials.attempt(world, pod, f"kubectl delete pod {names} -n {ended[0].namespace}", released_claims, removed)
+    if change is None or len(ended_pods) > 1:
         return change
-    node = trials.moves_to(world, pod, gone[0], change)
-    if not node or node == PodView.of(gone[0]).spec.node_name:
+    node = trials.moves_to(world, pod, ended_pods[0], change)
+    if not node or node == PodView.of(ended_pods[0]).spec.node_name:
         return change
     return replace(change, outcome=f"{change.outcome}; created again, {ended[0]} fits on node {node}")
 
@@ -354,13 +360,13 @@ def _attempt(world: World, pod: Wire, ended: Sequence[Holder]) -> ProposedChange
 def _changes(world: World, pod: Wire, nodes: Sequence[Blocked]) -> Iterator[ProposedChange | None]:
     """Try to delete a pod that holds devices, those with the fewest devices first, then those of one group together."""
     unique: dict[str, tuple[int, Holder]] = {}
-    for each in nodes:
-        for holder, devices in holders(world, each):
+    for node in nodes:
+        for holder, devices in holders(world, node):
             if holder.pods:
                 unique[holder.key] = (len(devices), holder)
-    ranked = sorted(unique.values(), key=lambda each: (each[0], str(each[1])))
+    ranked = sorted(unique.values(), key=lambda number_and_holder: (number_and_holder[0], str(number_and_holder[1])))
     alone = ([holder] for _, holder in ranked)
-    together = (each for each in _groups_to_empty(world, pod, nodes) if len(each) > 1)
+    together = (group_holders for group_holders in _groups_to_empty(world, pod, nodes) if len(group_holders) > 1)
     for candidates in (alone, together):
         for ended in itertools.islice(_that_may_end(world, candidates), HOLDERS_TRIED):
             yield _attempt(world, pod, ended)
@@ -370,7 +376,7 @@ def _changes(world: World, pod: Wire, nodes: Sequence[Blocked]) -> Iterator[Prop
 def _that_may_end(world: World, candidates: Iterable[list[Holder]]) -> Iterator[list[Holder]]:
     """Yield those of which each holder may be ended; they are looked at one after the other, as many as are tried."""
     for together in candidates:
-        if all(_may_end(world, each) for each in together):
+        if all(_may_end(world, holder) for holder in together):
             yield together
 
 
@@ -383,8 +389,8 @@ def _may_end(world: World, holder: Holder) -> bool:
 
 def protection(world: World, nodes: Sequence[Blocked]) -> Iterator[str]:
     """Yield which pods on the nodes may not be evicted."""
-    for each in nodes:
-        for holder, _ in holders(world, each):
+    for node in nodes:
+        for holder, _ in holders(world, node):
             if text := _protected(world, holder):
                 yield f"pod {holder}: {text}"
 

@@ -35,29 +35,29 @@ class ClaimProblem:
 
 def problem(world: World, pod: Wire) -> ClaimProblem | None:
     """Return the first problem with the claims of a pod, or None. A claim that is yet to be created is none."""
-    for each in world.claims_of(pod):
-        if not (each.claim_name or each.template_name) and _has_source(pod, each.entry):
-            return ClaimProblem("ClaimSourceRemoved", each)
-        if not each.exists and _admin_refused(world, pod, each):
-            return ClaimProblem("AdminAccessRefused", each)
-        if each.exists:
-            if each.seen.metadata.deletion_timestamp:
-                return ClaimProblem("ClaimDeleted", each)
-            if each.template_name and not _owned(each, pod):
-                return ClaimProblem("ClaimOfAnother", each)
-        elif each.template_name and each.template is None:
-            return ClaimProblem("TemplateMissing", each)
-        elif each.claim is None or (each.claim_name and each.template_name):
-            return ClaimProblem("ClaimMissing", each)
-        elif (over := _quota(world, each, pod)) is not None:
+    for pod_claim in world.claims_of(pod):
+        if not (pod_claim.claim_name or pod_claim.template_name) and _has_source(pod, pod_claim.entry):
+            return ClaimProblem("ClaimSourceRemoved", pod_claim)
+        if not pod_claim.exists and _admin_refused(world, pod, pod_claim):
+            return ClaimProblem("AdminAccessRefused", pod_claim)
+        if pod_claim.exists:
+            if pod_claim.seen.metadata.deletion_timestamp:
+                return ClaimProblem("ClaimDeleted", pod_claim)
+            if pod_claim.template_name and not _owned(pod_claim, pod):
+                return ClaimProblem("ClaimOfAnother", pod_claim)
+        elif pod_claim.template_name and pod_claim.template is None:
+            return ClaimProblem("TemplateMissing", pod_claim)
+        elif pod_claim.claim is None or (pod_claim.claim_name and pod_claim.template_name):
+            return ClaimProblem("ClaimMissing", pod_claim)
+        elif (over := _quota(world, pod_claim, pod)) is not None:
             return over
     return None
 
 
 def _has_source(pod: Wire, entry: str) -> bool:
     """Return True if a pod names its claim as before Kubernetes 1.31."""
-    named = [each for each in PodView.of(pod).spec.resource_claims if each.name == entry]
-    return any(each.source is not None for each in named)
+    claim_entries = [claim_entry for claim_entry in PodView.of(pod).spec.resource_claims if claim_entry.name == entry]
+    return any(claim_entry.source is not None for claim_entry in claim_entries)
 
 
 def _admin_refused(world: World, pod: Wire, claim: PodClaim) -> bool:
@@ -65,7 +65,7 @@ def _admin_refused(world: World, pod: Wire, claim: PodClaim) -> bool:
     namespace = world.snapshot.get("Namespace", PodView.of(pod).metadata.namespace)
     if namespace is None or MetaView.of(namespace["metadata"]).labels.get(ADMIN_LABEL) == "true":
         return False
-    return any(each.exactly is not None and each.exactly.admin_access for each in claim.seen.requests)
+    return any(request.exactly is not None and request.exactly.admin_access for request in claim.seen.requests)
 
 
 def _owned(claim: PodClaim, pod: Wire) -> bool:
@@ -77,29 +77,29 @@ def _owned(claim: PodClaim, pod: Wire) -> bool:
 
 def _quota(world: World, claim: PodClaim, pod: Wire) -> ClaimProblem | None:
     namespace = PodView.of(pod).metadata.namespace
-    wanted = _counted(claim.seen)
-    for item in world.snapshot.all("ResourceQuota"):
-        quota = QuotaView.of(item)
+    amounts = _counted(claim.seen)
+    for raw_quota in world.snapshot.all("ResourceQuota"):
+        quota = QuotaView.of(raw_quota)
         if quota.metadata.namespace != namespace:
             continue
         hard, used = quota.spec.hard, quota.status.used
-        for resource, amount in wanted.items():
+        for resource, amount in amounts.items():
             if resource in hard and _number(used.get(resource)) + amount > _number(hard[resource]):
-                return ClaimProblem("QuotaExceeded", claim, item, resource)
+                return ClaimProblem("QuotaExceeded", claim, raw_quota, resource)
     return None
 
 
 def _counted(claim: ClaimView) -> Mapping[str, int]:
     """Return what a new claim counts for in a ResourceQuota: the claim, and devices by DeviceClass at most."""
-    found: Counter[str] = Counter({CLAIMS_QUOTA: 1})
+    amounts: Counter[str] = Counter({CLAIMS_QUOTA: 1})
     for request in claim.requests:
         most: dict[str, int] = {}
-        for each in request.alternatives:
-            number = MOST_OF_A_CLAIM if each.wants_all else each.number
-            name = f"{each.device_class_name}{CLASS_QUOTA}"
+        for alternative in request.alternatives:
+            number = MOST_OF_A_CLAIM if alternative.wants_all else alternative.number
+            name = f"{alternative.device_class_name}{CLASS_QUOTA}"
             most[name] = max(most.get(name, 0), number)
-        found.update(most)
-    return found
+        amounts.update(most)
+    return amounts
 
 
 def _number(text: object) -> int:
@@ -109,25 +109,25 @@ def _number(text: object) -> int:
         return 0
 
 
-def quota_needed(found: ClaimProblem, quota: Wire) -> dict[str, Any]:
+def quota_needed(claim_problem: ClaimProblem, quota: Wire) -> dict[str, Any]:
     """Return the quota, what it allows of its resource, what is used, and what the claim adds."""
     seen = QuotaView.of(quota)
     return {
         "quota": quota,
         "namespace": seen.metadata.namespace,
         "name": seen.metadata.name,
-        "resource": found.resource,
-        "hard": _number(seen.spec.hard.get(found.resource)),
-        "used": _number(seen.status.used.get(found.resource)),
-        "more": _counted(found.claim.seen)[found.resource],
+        "resource": claim_problem.resource,
+        "hard": _number(seen.spec.hard.get(claim_problem.resource)),
+        "used": _number(seen.status.used.get(claim_problem.resource)),
+        "more": _counted(claim_problem.claim.seen)[claim_problem.resource],
     }
 
 
 def workload_of(world: World, pod: Wire, claim: PodClaim) -> WorkloadView | None:
     """Return the NeuronUltraServerWorkload that makes the claim's template, or None."""
     namespace = PodView.of(pod).metadata.namespace
-    for item in world.snapshot.all("NeuronUltraServerWorkload"):
-        workload = WorkloadView.of(item)
+    for raw_workload in world.snapshot.all("NeuronUltraServerWorkload"):
+        workload = WorkloadView.of(raw_workload)
         template = workload.spec.resource_claim_template.name
         if workload.metadata.namespace == namespace and template and template == claim.template_name:
             return workload

@@ -18,24 +18,24 @@ AS_A_WHOLE: Final = re.compile("pod group is unschedulable")
 
 def waits(world: World, pod: Wire) -> Mapping[str, Any] | None:
     """Return the gang of a pod that fits, how many pods it needs at once, and what there is; None if enough fit."""
-    found = gangs.shortage(world, pod)
-    if found is None:
+    shortage = gangs.shortage(world, pod)
+    if shortage is None:
         return None
-    return {"group": found.group, "least": found.least, "what": _what(found)}
+    return {"group": shortage.group, "least": shortage.least, "what": _what(shortage)}
 
 
-def _what(found: GangShortage) -> str:
-    if not found.left:
-        return f"{found.pods} exist{'s' if found.pods == 1 else ''}"
-    run = f" ({found.running} run)" if found.running else ""
-    return f"{found.pods - len(found.left)} of {found.pods} fit{run}{_why(found.after, found.left[0])}"
+def _what(shortage: GangShortage) -> str:
+    if not shortage.left:
+        return f"{shortage.pods} exist{'s' if shortage.pods == 1 else ''}"
+    run = f" ({shortage.running} run)" if shortage.running else ""
+    return f"{shortage.pods - len(shortage.left)} of {shortage.pods} fit{run}{_why(shortage.after, shortage.left[0])}"
 
 
 def _why(world: World, pod: Wire) -> str:
     """Return what is in the way of a pod beside those that fit, to be added to a sentence."""
-    claims = [each.claim for each in world.claims_of(pod) if each.claim is not None]
+    claims = [pod_claim.claim for pod_claim in world.claims_of(pod) if pod_claim.claim is not None]
     blocked = Blockers(world, pod, claims).all()
-    found = obstacles.findings(world, pod, blocked) if blocked else []
-    if found:
-        return f": {found[0].text}"
+    findings = obstacles.findings(world, pod, blocked) if blocked else []
+    if findings:
+        return f": {findings[0].text}"
     return ""

@@ -30,7 +30,7 @@ def finding(world: World, pod: Wire) -> Finding:
         who = [OWNERS[gate] for gate in gates if gate in OWNERS]
         return Finding("SchedulingGate", "; ".join([text, *who]))
     meta = PodView.of(pod).metadata
-    owners = {meta.uid, *(each.uid for each in meta.owner_references)} - {""}
+    owners = {meta.uid, *(owner.uid for owner in meta.owner_references)} - {""}
     group = meta.labels.get("kueue.x-k8s.io/pod-group-name")
     reason = kueue_reason(world, meta.namespace, owners, group)
     if reason is None:
@@ -57,18 +57,22 @@ def kueue_reason(world: World, namespace: str, owners: Collection[str], group: s
 
 def _waiting(workload: KueueWorkloadView) -> list[ConditionView]:
     """Return the conditions that show why a Workload waits."""
-    found = [each for each in workload.status.conditions if each.type in _CONDITIONS and each.status == "False"]
-    return sorted(found, key=lambda each: _CONDITIONS.index(each.type))
+    false_conditions = [
+        condition
+        for condition in workload.status.conditions
+        if condition.type in _CONDITIONS and condition.status == "False"
+    ]
+    return sorted(false_conditions, key=lambda condition: _CONDITIONS.index(condition.type))
 
 
 def _workload(world: World, namespace: str, owners: Collection[str], group: str | None) -> KueueWorkloadView | None:
     """Return Kueue's Workload of a pod or job: one that it owns, or its owner, or that its label names."""
-    for item in world.snapshot.all("Workload"):
-        workload = KueueWorkloadView.of(item)
-        own = workload.metadata
-        if own.namespace != namespace:
+    for raw_workload in world.snapshot.all("Workload"):
+        workload = KueueWorkloadView.of(raw_workload)
+        metadata = workload.metadata
+        if metadata.namespace != namespace:
             continue
-        owned = any(each.uid in owners for each in own.owner_references)
-        if owned or (group and own.name == group):
+        owned = any(owner.uid in owners for owner in metadata.owner_references)
+        if owned or (group and metadata.name == group):
             return workload
     return None

@@ -25,10 +25,10 @@ def selector_error(world: World, pod: Wire) -> Finding | None:
 
 def _selector_error(world: World, pod: Wire, published: PublishedDevices) -> Finding | None:
     for claim, ask in selection.requests(world, pod):
-        found = published.error(ask)
-        if found is None:
+        failure = published.error(ask)
+        if failure is None:
             continue
-        expression, err, device = found
+        expression, err, device = failure
         where = f"the selector of request {ask.name}"
         if expression not in ask.alternative.selectors:
             where = f"the selector of DeviceClass {ask.alternative.class_name}"
@@ -60,15 +60,15 @@ def _with_expression(world: World, pod: Wire, claim: PodClaim, ask: Asked, old: 
 
 def findings(world: World, pod: Wire) -> list[Finding]:
     """Return why no node could serve the claims."""
-    if found := selector_error(world, pod):
-        return [found]
+    if selector_finding := selector_error(world, pod):
+        return [selector_finding]
     published = unreserved = PublishedDevices(world)
     if world.tags and all(name in world.tags for name, devices in published.by_node.items() if devices):
         # The reservations are not why no node could serve the claims. They keep the class from selecting any device,
         # and so hide a selector that fails on each.
         unreserved = PublishedDevices(world, world.untagged)
-        if found := _selector_error(world, pod, unreserved):
-            return [found]
+        if selector_finding := _selector_error(world, pod, unreserved):
+            return [selector_finding]
     by_text: dict[tuple[str, str], Finding] = {}
     for claim, ask in selection.requests(world, pod):
         # A class of reserved devices selects none of the others.
@@ -101,21 +101,23 @@ def _shared_group(world: World, pod: Wire, published: PublishedDevices) -> Findi
             covered = [ask for ask in asks if _covers(constraint, ask)]
             if any(ask.alternative.mode != "ExactCount" or ask.request.prioritized for ask in covered):
                 continue
-            wanted = sum(ask.alternative.count for ask in covered)
+            requested_count = sum(ask.alternative.count for ask in covered)
             matching = [published.matching(ask) for ask in covered]
             together = 0
             for name in published.by_node:
                 unique = {}
-                for found in matching:
-                    for device in found[name]:
+                for devices_by_node in matching:
+                    for device in devices_by_node[name]:
                         unique[device.id] = device
                 together = max(together, _together(constraint, list(unique.values())))
-            if together < wanted:
+            if together < requested_count:
                 same = "different"
                 if constraint.kind == "matchAttribute":
                     same = "the same"
-                which = ", ".join(each.name for each in covered)
-                text = f"requests {which} want {words.count(wanted, 'device')} with {same} {constraint.attribute}"
+                which = ", ".join(ask.name for ask in covered)
+                text = (
+                    f"requests {which} want {words.count(requested_count, 'device')} with {same} {constraint.attribute}"
+                )
                 lacking = _requests_without(constraint.attribute, covered, matching)
                 text += f", which no device of request {lacking} publishes" if lacking else _at_most(together)
                 changes = _paired_by_group(world, pod, claims[number], constraint) if lacking else []
@@ -128,7 +130,7 @@ def _requests_without(
 ) -> str:
     """Return the first of these requests whose devices do not publish an attribute; empty if those of all do."""
     for ask, by_node in zip(covered, matching, strict=True):
-        devices = (device for found in by_node.values() for device in found)
+        devices = (device for node_devices in by_node.values() for device in node_devices)
         if all(constraints.attribute(device, attribute) is None for device in devices):
             return ask.name
     return ""
@@ -178,16 +180,18 @@ def _of_request(world: World, pod: Wire, published: PublishedDevices, claim: Pod
         return [_selector_matches_nothing(world, pod, published, claim, ask, of_class)]
     if ask.alternative.mode != "ExactCount":
         return []
-    found = []
+    request_findings = []
     if most < ask.alternative.count:
-        found.append(_too_many(world, pod, published, ask, matching, most))
+        request_findings.append(_too_many(world, pod, published, ask, matching, most))
     for constraint in ask.claim.constraints:
         if _alone(constraint, ask):
             together = max(_together(constraint, devices) for devices in matching.values())
             # A group of all devices of the largest node is too small only because the node is.
             if together < min(ask.alternative.count, most):
-                found.append(_group_too_small(world, pod, published, claim, ask, constraint, matching, together))
-    return found
+                request_findings.append(
+                    _group_too_small(world, pod, published, claim, ask, constraint, matching, together)
+                )
+    return request_findings
 
 
 def _capacity_lacking(ask: Asked, devices: Sequence[PoolDevice]) -> Finding | None:
@@ -222,8 +226,8 @@ def _driver_not_seen(world: World, published: PublishedDevices, ask: Asked, driv
 
 def _publishes(published: PublishedDevices, ask: Asked) -> bool:
     """Return True if a device of the driver that the class is named after is published."""
-    ours = ask.alternative.class_name.endswith(names.DRIVER)
-    return not ours or any(device.id.driver == names.DRIVER for device in published.devices)
+    is_our_class = ask.alternative.class_name.endswith(names.DRIVER)
+    return not is_our_class or any(device.id.driver == names.DRIVER for device in published.devices)
 
 
 def _nothing_published(world: World, published: PublishedDevices) -> Finding:
@@ -264,8 +268,8 @@ def _values(facts: Facts, published: PublishedDevices, part: str, devices: Seque
     """Add the values that are available for the attributes of a part of a selector."""
     read = [(domain, name) for domain, name, _ in expressions.reads(part)]
     for domain, name in dict.fromkeys(read):
-        found = published.values(domain, name, devices)
-        text = selection.there(found) if found else "no device publishes it"
+        values = published.values(domain, name, devices)
+        text = selection.there(values) if values else "no device publishes it"
         facts.add(AVAILABLE, f"{domain}/{name}: {text}")
 
 
@@ -288,9 +292,12 @@ def _selector_matches_nothing(
             facts.add("", "each part of the selector matches a device, but no device matches all parts")
     if not facts.items:
         facts.add("", "each selector matches a device, but no device matches all selectors")
-    made = tuple(change for change in changes if change is not None)
+    confirmed_changes = tuple(change for change in changes if change is not None)
     return Finding(
-        "SelectorMatchesNothing", f"the selector of request {ask.name} matches no device", facts.done(), made[:2]
+        "SelectorMatchesNothing",
+        f"the selector of request {ask.name} matches no device",
+        facts.done(),
+        confirmed_changes[:2],
     )
 
 
@@ -305,15 +312,15 @@ def _too_many(
     largest = sorted(matching, key=lambda name: (-len(matching[name]), name))
     facts = Facts()
     if all(_is_whole(device) for devices in matching.values() for device in devices):
-        wanted = words.count(ask.alternative.count, "node")
-        text = f"request {ask.name} wants {wanted} as a whole, and a claim has devices of one node: "
+        node_count = words.count(ask.alternative.count, "node")
+        text = f"request {ask.name} wants {node_count} as a whole, and a claim has devices of one node: "
         text += "use a pod with a claim of its own for each node"
         return Finding("CountTooLarge", text)
     of_node = {name: [device.id.device for device in devices] for name, devices in matching.items()}
     facts.some(AVAILABLE, (f"node {name}: {words.amount(of_node[name])}" for name in largest), most=3)
     facts.some("pool", published.unusable.values(), most=2)
-    wanted = words.count(ask.alternative.count, "device")
-    text = f"request {ask.name} wants {wanted} of one node, and the largest node has {most} that match"
+    device_count = words.count(ask.alternative.count, "device")
+    text = f"request {ask.name} wants {device_count} of one node, and the largest node has {most} that match"
     changes = [change for change in trials.fewer(world, pod) if change is not None]
     return Finding("CountTooLarge", text, facts.done(), tuple(changes[:1]))
 
@@ -327,7 +334,7 @@ def _alone(constraint: Constraint, ask: Asked) -> bool:
     """Return True if the constraint holds for this request and no other."""
     covered = []
     for request in ask.claim.requests:
-        named = {request.name, *(request.result_name(each) for each in request.alternatives)}
+        named = {request.name, *(request.result_name(alternative) for alternative in request.alternatives)}
         if not constraint.requests or named & constraint.requests:
             covered.append(request.name)
     return covered == [ask.request.name]
@@ -362,8 +369,8 @@ def _group_too_small(
     if values:
         facts.add(AVAILABLE, selection.there(values))
     same = "the same" if constraint.kind == "matchAttribute" else "different"
-    wanted = words.count(ask.alternative.count, "device")
-    text = f"request {ask.name} wants {wanted} with {same} {constraint.attribute}{_at_most(together)}"
+    count_text = words.count(ask.alternative.count, "device")
+    text = f"request {ask.name} wants {count_text} with {same} {constraint.attribute}{_at_most(together)}"
     changes = []
     for change in _group_changes(world, pod, published, claim, ask, constraint):
         if change is not None:
@@ -377,15 +384,17 @@ def _group_changes(
     domain, _, name = constraint.attribute.rpartition("/")
     groups: set[str] = set()
     for device in published.devices[:64]:
-        groups.update(each for each in device.attributes if "devicegroup" in each)
-    known = sorted(groups, key=lambda each: (len(each), each))  # from small groups to large ones
-    wanted = [each for each in known if each.rpartition("/")[0] == domain or not domain]
+        groups.update(attribute for attribute in device.attributes if "devicegroup" in attribute)
+    group_attributes = sorted(
+        groups, key=lambda attribute: (len(attribute), attribute)
+    )  # from small groups to large ones
+    candidates = [attribute for attribute in group_attributes if attribute.rpartition("/")[0] == domain or not domain]
     at, near = published.nearest_attribute(domain, name, published.devices)
     if near:
-        wanted.insert(0, f"{at}/{near}")
-    for other in dict.fromkeys(wanted):
-        if other != constraint.attribute:
-            text = f"{trials.place_of(claim)}, write {constraint.kind}: {other}"
-            replaced = trials.with_constraint(claim, constraint.kind, constraint.attribute, other)
+        candidates.insert(0, f"{at}/{near}")
+    for attribute in dict.fromkeys(candidates):
+        if attribute != constraint.attribute:
+            text = f"{trials.place_of(claim)}, write {constraint.kind}: {attribute}"
+            replaced = trials.with_constraint(claim, constraint.kind, constraint.attribute, attribute)
             yield trials.attempt(world, pod, text, replaced)
     yield from trials.fewer(world, pod)

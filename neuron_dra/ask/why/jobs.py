@@ -52,16 +52,16 @@ KINDS: Final[Mapping[str, str]] = {
 
 def pods_of(world: World, kind: str, name: str, namespace: str) -> list[Wire]:
     """Return the pods of a workload, by labels, owner or, for a Deployment, the name of the ReplicaSet."""
-    found = []
+    pods = []
     for pod in world.snapshot.all("Pod"):
         if PodPlace.of(pod).metadata.namespace == namespace and _belongs(pod, kind, name):
-            found.append(pod)
-    return found
+            pods.append(pod)
+    return pods
 
 
 def _belongs(pod: Wire, kind: str, name: str) -> bool:
     meta = PodView.of(pod).metadata
-    if any(meta.labels.get(each) == name for each in LABELS.get(kind, ())):
+    if any(meta.labels.get(label) == name for label in LABELS.get(kind, ())):
         return True
     if kind == "Deployment":
         return deployment_of(pod) == name
@@ -81,28 +81,31 @@ def report(world: World, kind: str, name: str, namespace: str) -> Report | None:
         return refused or podless.report(world, subject, kind, name, namespace)
     groups: dict[tuple[str, str], list[tuple[Wire, Report]]] = defaultdict(list)
     fine = 0
-    for pod, found in _reports(world, pods):
-        if found.fine:
+    for pod, pod_report in _reports(world, pods):
+        if pod_report.fine:
             fine += 1
         else:
-            first = found.findings[0].text if found.findings else ""
-            groups[found.state, first].append((pod, found))
+            first_cause = pod_report.findings[0].text if pod_report.findings else ""
+            groups[pod_report.state, first_cause].append((pod, pod_report))
     if not groups:
         not_seen = tuple(filter(None, [unseen.note(world.snapshot)]))
         return Report(subject, f"has {words.count(len(pods), 'pod')}, and none waits", notes=not_seen, fine=True)
     if refused is not None:
         return refused
     ordered = sorted(groups.values(), key=len, reverse=True)
-    state, *rest = (_state(each) for each in ordered)
-    findings = list(ordered[0][0][1].findings[:1])
-    for text, group in zip(rest, ordered[1:], strict=True):
-        own = group[0][1].findings[:1] or (Finding("Unknown", "unknown"),)
-        findings.append(replace(own[0], text=f"{text}: {own[0].text}"))
-    named = words.listed((pod["metadata"]["name"] for pod, _ in ordered[0]), 6)
-    notes = [f"pods: {named}"]
+    largest_group = ordered[0]
+    _, largest_report = largest_group[0]
+    state, *other_states = (_state(group) for group in ordered)
+    findings = list(largest_report.findings[:1])
+    for text, group in zip(other_states, ordered[1:], strict=True):
+        _, group_report = group[0]
+        cause = group_report.findings[0] if group_report.findings else Finding("Unknown", "unknown")
+        findings.append(replace(cause, text=f"{text}: {cause.text}"))
+    pod_names = words.listed((pod["metadata"]["name"] for pod, _ in largest_group), 6)
+    notes = [f"pods: {pod_names}"]
     if fine:
         notes.append(f"{words.count(fine, 'other pod')} {'runs or has' if fine == 1 else 'run or have'} ended")
-    return Report(subject, state, tuple(findings), (*notes, *ordered[0][0][1].notes))
+    return Report(subject, state, tuple(findings), (*notes, *largest_report.notes))
 
 
 def _reservation(world: World, subject: str, kind: str, name: str, namespace: str) -> Report | None:
@@ -110,10 +113,10 @@ def _reservation(world: World, subject: str, kind: str, name: str, namespace: st
     reserved = queue.of_job(world, kind, name, namespace)
     if reserved is None:
         return None
-    found = answer.of(world, queue.RESERVATION, reserved)
-    if found.fine or WorkloadView.of(reserved).status.state == "Allocated":
+    reservation_report = answer.of(world, queue.RESERVATION, reserved)
+    if reservation_report.fine or WorkloadView.of(reserved).status.state == "Allocated":
         return None  # its pods show what is wrong
-    return replace(found, subject=f"{subject}, by its {found.subject}")
+    return replace(reservation_report, subject=f"{subject}, by its {reservation_report.subject}")
 
 
 def _state(group: Sequence[tuple[Wire, Report]]) -> str:
@@ -127,16 +130,16 @@ def _state(group: Sequence[tuple[Wire, Report]]) -> str:
 
 def _reports(world: World, pods: Sequence[Wire]) -> list[tuple[Wire, Report]]:
     """Return a report for each pod; pods that wait with equal demands have the same one."""
-    known: dict[bytes, Report] = {}
-    found = []
+    report_by_demand: dict[bytes, Report] = {}
+    reports = []
     for pod in pods:
         seen = PodView.of(pod)
-        made = bool(seen.status.resource_claim_statuses)
+        has_claims = bool(seen.status.resource_claim_statuses)
         if seen.spec.node_name or seen.metadata.deletion_timestamp:
-            found.append((pod, answer.of(world, "Pod", pod)))
+            reports.append((pod, answer.of(world, "Pod", pod)))
             continue
-        key = msgspec.json.encode((seen.status.phase, made, pod["spec"]))
-        if key not in known:
-            known[key] = answer.of(world, "Pod", pod)
-        found.append((pod, known[key]))
-    return found
+        key = msgspec.json.encode((seen.status.phase, has_claims, pod["spec"]))
+        if key not in report_by_demand:
+            report_by_demand[key] = answer.of(world, "Pod", pod)
+        reports.append((pod, report_by_demand[key]))
+    return reports

@@ -59,8 +59,8 @@ class _Concerned:
 
     @classmethod
     def of_pods(cls, pods: Iterable[tuple[str, str]]) -> _Concerned:
-        known = sorted(set(pods))
-        return cls([f"pod {namespace}/{name}" for namespace, name in known], set(known))
+        pod_keys = sorted(set(pods))
+        return cls([f"pod {namespace}/{name}" for namespace, name in pod_keys], set(pod_keys))
 
 
 @functools.lru_cache(maxsize=1)  # one command asks about many pods of one world
@@ -101,11 +101,11 @@ def of_pod(world: World, pod: Wire) -> tuple[str, ...]:
 
 def kubelets(world: World) -> dict[str, str]:
     """Return the version of the kubelet of each node that publishes Neuron devices."""
-    found = {}
+    version_by_node = {}
     for name in world.nodes:
         if world.specs_of(name):
-            found[name] = world.node(name).status.node_info.kubelet_version
-    return found
+            version_by_node[name] = world.node(name).status.node_info.kubelet_version
+    return version_by_node
 
 
 # What a fault concerns: each function gets the nodes whose component has it.
@@ -193,8 +193,8 @@ def _pods_that_stay_on_tainted_devices(world: World, nodes: Set[str]) -> _Concer
     for pod in _living(world, nodes) if evicting else ():
         meta = PodView.of(pod).metadata
         for claim in world.claims_of(pod):
-            held = {(result.driver, result.pool, result.device) for result in claim.seen.results}
-            if claim.entry == "limits" and held & evicting:
+            held_devices = {(result.driver, result.pool, result.device) for result in claim.seen.results}
+            if claim.entry == "limits" and held_devices & evicting:
                 pods.append((meta.namespace, meta.name))
     return _Concerned.of_pods(pods)
 
@@ -217,7 +217,7 @@ _CONCERNED_BY: Final[Mapping[int, Callable[[World, Set[str]], _Concerned]]] = {
 
 
 def _wants_all(claim: ClaimView) -> bool:
-    return any(each.wants_all for request in claim.requests for each in request.alternatives)
+    return any(alternative.wants_all for request in claim.requests for alternative in request.alternatives)
 
 
 def _living(world: World, nodes: Set[str]) -> Iterator[Wire]:
@@ -230,10 +230,10 @@ def _living(world: World, nodes: Set[str]) -> Iterator[Wire]:
 
 def _evicting_devices(world: World) -> set[tuple[str, str, str]]:
     """Return driver, pool and name of each Neuron device that has a taint with the effect NoExecute."""
-    found = set()
-    for item in tainted(world.snapshot.all("ResourceSlice"), world.snapshot):
-        spec = SliceView.of(item).spec
+    evicting_devices = set()
+    for raw_slice in tainted(world.snapshot.all("ResourceSlice"), world.snapshot):
+        spec = SliceView.of(raw_slice).spec
         for device in spec.published if spec.is_ours else ():
             if any(taint.get("effect") == "NoExecute" for taint in DeviceFields.of(device).taints):
-                found.add((spec.driver, spec.pool.name, device["name"]))
-    return found
+                evicting_devices.add((spec.driver, spec.pool.name, device["name"]))
+    return evicting_devices

@@ -25,13 +25,13 @@ from neuron_dra.simulate import pools as slice_pools
 def report(world: World, node: Wire) -> Report:
     """Return the report about a Node: what keeps pods from its Neuron devices."""
     name = KubeNodeView.of(node).metadata.name
-    found = findings(world, node)
-    ours = world.specs_of(name)
+    causes = findings(world, node)
+    own_specs = world.specs_of(name)
     published: list[Wire] = []
-    for spec in ours:
+    for spec in own_specs:
         published += spec.published
-    held = sum((device.driver, device.pool) == (names.DRIVER, name) for device in world.holders)
-    state = _published(world, published, held) if ours else "publishes no Neuron devices"
+    held_count = sum((device.driver, device.pool) == (names.DRIVER, name) for device in world.holders)
+    state = _published(world, published, held_count) if own_specs else "publishes no Neuron devices"
     notes: tuple[str, ...] = ()
     tag = world.tags.get(name)
     if tag is not None and tested.is_test(tag):
@@ -39,18 +39,18 @@ def report(world: World, node: Wire) -> Report:
     elif tag is not None:
         state += f", reserved for workload {tag.workload} ({tag.phase.value})"
         notes = ("claims of other workloads are rejected here",)
-    return Report(f"node {name}", state, tuple(found), notes, fine=not found)
+    return Report(f"node {name}", state, tuple(causes), notes, fine=not causes)
 
 
-def _published(world: World, published: Sequence[Wire], held: int) -> str:
+def _published(world: World, published: Sequence[Wire], held_count: int) -> str:
     """Return what a node publishes, and how much of it is held."""
     seen = "ResourceClaim" not in unseen.kinds(world.snapshot)
-    if [each["name"] for each in published] == [names.NODE_DEVICE]:
-        if held:
+    if [device["name"] for device in published] == [names.NODE_DEVICE]:
+        if held_count:
             return "is published as a whole, and held"
         return f"is published as a whole, {'not held' if seen else 'perhaps held'}"
     least = "" if seen else "at least "
-    return f"publishes {words.count(len(published), 'device')}, {least}{held} held"
+    return f"publishes {words.count(len(published), 'device')}, {least}{held_count} held"
 
 
 def findings(world: World, node: Wire) -> list[Finding]:
@@ -59,12 +59,12 @@ def findings(world: World, node: Wire) -> list[Finding]:
         label = f"{names.COMPUTE_TYPE_LABEL}={KubeNodeView.of(node).metadata.labels[names.COMPUTE_TYPE_LABEL]}"
         text = f"it is a node of {unserved} (label {label}), where no DRA driver serves Neuron devices"
         return [Finding("NotServed", f"{text}: use a managed node group")]
-    found: list[Finding] = []
+    causes: list[Finding] = []
     for check in _CHECKS:
         if (finding := check(world, node)) is not None:
-            found.append(finding)
-    found += _events(world, node, [each.code for each in found])
-    return found
+            causes.append(finding)
+    causes += _events(world, node, [cause.code for cause in causes])
+    return causes
 
 
 def _not_ready(world: World, node: Wire) -> Finding | None:
@@ -97,13 +97,13 @@ def _plugin_alive(world: World, node: Wire) -> Finding | None:
 def _silent(world: World, node: Wire) -> Finding | None:
     seen = KubeNodeView.of(node)
     name, kind = seen.metadata.name, seen.instance_type
-    ours = world.specs_of(name)
-    if ours and not any(spec.published or spec.shared_counters for spec in ours):
-        slices = "its slice has" if len(ours) == 1 else "its slices have"
+    own_specs = world.specs_of(name)
+    if own_specs and not any(spec.published or spec.shared_counters for spec in own_specs):
+        slices = "its slice has" if len(own_specs) == 1 else "its slices have"
         return Finding("NoDevicesPublished", f"{slices} no devices: the driver found none, or is being replaced")
     if wrong := slice_pools.disagreeing(world.slices_of(name)):
         return Finding("PoolContradictory", wrong[0])
-    if ours:
+    if own_specs:
         for pool in world.inventory.pools(model.node(node)):
             if pool.driver == names.DRIVER and not pool.usable:
                 why = pool.invalid or "slices of it are missing: the driver is updating it, or stopped"
@@ -126,12 +126,12 @@ def _silent(world: World, node: Wire) -> Finding | None:
 def _driver(world: World, name: str) -> tuple[str, tuple[tuple[str, str], ...]]:
     """Return what is known of the driver's pod on a node, and facts."""
     for pod in world.driver_pods.get(name, ()):
-        found = why_pod.report(world, pod)
+        pod_report = why_pod.report(world, pod)
         meta = MetaView.of(pod["metadata"])
         head = f"its pod {meta.namespace}/{meta.name}"
-        if not found.findings:
-            return f"{head}: {found.state}", ()
-        return f"{head}: {found.findings[0].text}", found.findings[0].facts
+        if not pod_report.findings:
+            return f"{head}: {pod_report.state}", ()
+        return f"{head}: {pod_report.findings[0].text}", pod_report.findings[0].facts
     if world.snapshot.all("Pod") and "Pod" not in unseen.kinds(world.snapshot):
         return "no pod of the driver is on the node; does the DaemonSet select it?", ()
     return "it does not run there, or is not Ready", ()
@@ -157,8 +157,8 @@ def _with_meaning(marks: Sequence[TaintView]) -> str:
 def _unhealthy(world: World, node: Wire) -> Finding | None:
     facts = Facts()
     pools = world.inventory.pools(model.node(node))
-    ours = [pool for pool in pools if pool.driver == names.DRIVER]
-    for device in itertools.chain.from_iterable(pool.devices for pool in ours):
+    own_pools = [pool for pool in pools if pool.driver == names.DRIVER]
+    for device in itertools.chain.from_iterable(pool.devices for pool in own_pools):
         reasons = selection.attribute(device, names.DRIVER, health.ATTRIBUTE) or ""
         marks = [_mark(taint) for taint in device.taints]
         if reasons or marks:
@@ -167,14 +167,14 @@ def _unhealthy(world: World, node: Wire) -> Finding | None:
         number = words.count(len(facts.items), "device")
         return Finding("DeviceTainted", f"{number} unhealthy or tainted: no new claim gets them", facts.done())
     about = events.about(world, "Node", node)
-    unhealthy = [each for each in about if each.reason.startswith("NeuronDeviceU")]
+    unhealthy = [event for event in about if event.reason.startswith("NeuronDeviceU")]
     kind = KubeNodeView.of(node).instance_type
     spec = catalogue.lookup(kind)
     devices = itertools.chain.from_iterable(pool.devices for pool in pools)
-    there = [device for device in devices if device.id.device.startswith(names.DEVICE_PREFIX)]
-    if spec is not None and there and len(there) < spec.device_count:
+    published_devices = [device for device in devices if device.id.device.startswith(names.DEVICE_PREFIX)]
+    if spec is not None and published_devices and len(published_devices) < spec.device_count:
         facts.some("event", (event.message for event in unhealthy), most=2)
-        number = f"{len(there)} of the {spec.device_count} devices of a {kind}"
+        number = f"{len(published_devices)} of the {spec.device_count} devices of a {kind}"
         text = f"{number} are published: the others are missing or unhealthy"
         return Finding("DevicesMissing", text, facts.done())
     return None
@@ -182,8 +182,8 @@ def _unhealthy(world: World, node: Wire) -> Finding | None:
 
 def _mark(taint: model.DeviceTaint) -> str:
     """Return a taint as kubectl prints it."""
-    value = f"={taint.value}" if taint.value else ""
-    return f"{taint.key}{value}:{taint.effect}"
+    value_text = f"={taint.value}" if taint.value else ""
+    return f"{taint.key}{value_text}:{taint.effect}"
 
 
 def _ultraserver(world: World, node: Wire) -> Finding | None:
@@ -193,27 +193,29 @@ def _ultraserver(world: World, node: Wire) -> Finding | None:
         return None
     server = faults.by_id(world).get(own.ultraserver)
     group = faults.members(world, own.ultraserver)
-    found = list(faults.of_ultraserver(own.ultraserver, group, server))
-    if not found:
+    group_faults = list(faults.of_ultraserver(own.ultraserver, group, server))
+    if not group_faults:
         return None
-    text = f"its UltraServer {own.ultraserver}: {'; '.join(each.what for each in found)}"
-    return Finding("UltraServerFault", text, tuple((each.what, each.detail) for each in found if each.detail))
+    text = f"its UltraServer {own.ultraserver}: {'; '.join(fault.what for fault in group_faults)}"
+    return Finding(
+        "UltraServerFault", text, tuple((fault.what, fault.detail) for fault in group_faults if fault.detail)
+    )
 
 
 def _kubelet(world: World, node: Wire) -> Finding | None:
-    found = releases.kubelet_problems(KubeNodeView.of(node).status.node_info.kubelet_version)
-    if found:
-        return Finding(found[0].reason, found[0].text)
+    problems = releases.kubelet_problems(KubeNodeView.of(node).status.node_info.kubelet_version)
+    if problems:
+        return Finding(problems[0].reason, problems[0].text)
     return None
 
 
 def _own_events(world: World, node: Wire) -> list[EventView]:
     """Return the newest Event of the driver about the node for each reason; the slices show its unhealthy devices."""
-    found: dict[str, EventView] = {}
+    newest_by_reason: dict[str, EventView] = {}
     for event in events.about(world, "Node", node):
         if event.reason in _EVENTS and event.type != "Normal":
-            found.setdefault(event.reason, event)
-    return [event for event in found.values() if not _is_of_a_former_pod(world, event)]
+            newest_by_reason.setdefault(event.reason, event)
+    return [event for event in newest_by_reason.values() if not _is_of_a_former_pod(world, event)]
 
 
 def _is_of_a_former_pod(world: World, event: EventView) -> bool:
@@ -229,13 +231,13 @@ def _events(world: World, node: Wire, codes: Sequence[str]) -> Iterator[Finding]
     """Yield what the driver reported of the node in the last hour, unless a finding has it: it may have ended."""
     for event in _own_events(world, node):
         reason = event.reason
-        known = reason in codes or (reason in _SILENCING and "NoDevicesPublished" in codes)
-        if not known and not (reason == "NeuronDevicePluginAlive" and "DevicePluginAlive" in codes):
+        is_reported = reason in codes or (reason in _SILENCING and "NoDevicesPublished" in codes)
+        if not is_reported and not (reason == "NeuronDevicePluginAlive" and "DevicePluginAlive" in codes):
             text = f"the driver reported at {event.seen_at}: {event.message}"
             yield Finding(reason, text, (("event", reason),))
 
 
-_EVENTS: Final = {each.name for each in vocabulary.EVENTS if each.of == "Node"} - {"NeuronDeviceUnhealthy"}
+_EVENTS: Final = {event.name for event in vocabulary.EVENTS if event.of == "Node"} - {"NeuronDeviceUnhealthy"}
 _OF_A_POD: Final = re.compile(r"pod (?P<namespace>[^/ ]+)/(?P<name>\S+) \([^)]*\) on node ")
 """The beginning of a message about a pod with devices of a device plugin, unless it is one of several pods."""
 _SILENCING: Final = (

@@ -38,13 +38,13 @@ def findings(world: World, pod: Wire, blocked: Sequence[Blocked], tied: Sequence
     `tied` are claims of the pod that are allocated for some nodes only.
     """
     groups: dict[tuple[str, ...], list[Blocked]] = {}
-    for each in blocked:
-        groups.setdefault(each.obstacles, []).append(each)
-    order = sorted(groups, key=lambda found: (HELD in found, len(found), [ORDER.index(each) for each in found]))
-    found = [_finding(world, pod, names, groups[names]) for names in order if names]
-    if found and tied and len(blocked) == 1:
-        found[0] = _on_one_node(found[0], blocked[0].name, tied[0])
-    return found
+    for blocked_node in blocked:
+        groups.setdefault(blocked_node.obstacles, []).append(blocked_node)
+    order = sorted(groups, key=lambda names: (HELD in names, len(names), [ORDER.index(name) for name in names]))
+    node_findings = [_finding(world, pod, names, groups[names]) for names in order if names]
+    if node_findings and tied and len(blocked) == 1:
+        node_findings[0] = _on_one_node(node_findings[0], blocked[0].name, tied[0])
+    return node_findings
 
 
 def _on_one_node(finding: Finding, node: str, claim: str) -> Finding:
@@ -61,7 +61,12 @@ def _finding(world: World, pod: Wire, names: Sequence[str], blocked: Sequence[Bl
     for name in names:
         if name == NODE and len(blocked) == 1:
             continue  # the first line has it
-        facts.some(_LABELS[name], (_detail(world, pod, name, each) for each in blocked), most=3, of=len(blocked))
+        facts.some(
+            _LABELS[name],
+            (_detail(world, pod, name, blocked_node) for blocked_node in blocked),
+            most=3,
+            of=len(blocked),
+        )
     if TAINT in names:
         facts.some("rule", _rules(world, blocked), most=3)
     if HELD in names:
@@ -74,17 +79,17 @@ def _finding(world: World, pod: Wire, names: Sequence[str], blocked: Sequence[Bl
 
 def behind_absence(world: World, pod: Wire, claims: Sequence[Wire], lacking: Sequence[AbsentDevices]) -> Finding | None:
     """Return the finding for a node without usable devices on which something out of the ordinary is in the way too."""
-    for each in lacking[: absent.NODES_TRIED]:
-        repaired = each.repaired(world)
-        blocked = Blockers(repaired, pod, claims).on(each.node)
+    for absent_devices in lacking[: absent.NODES_TRIED]:
+        repaired = absent_devices.repaired(world)
+        blocked = Blockers(repaired, pod, claims).on(absent_devices.node)
         if blocked is None or not blocked.obstacles or HELD in blocked.obstacles:
             continue
         if NODE in blocked.obstacles and not KubeNodeView.of(blocked.node).spec.unschedulable:
             continue  # the node is for other pods
         also = [_alone(repaired, pod, name, blocked) for name in blocked.obstacles]
         both = "both" if len(also) == 1 else "all of that"
-        text = f"{each.text}; also, {' and '.join(also)}; without {both} the pod would fit there"
-        return Finding(each.code, text, (("see", f"{program.NAME} why node/{each.node}"),))
+        text = f"{absent_devices.text}; also, {' and '.join(also)}; without {both} the pod would fit there"
+        return Finding(absent_devices.code, text, (("see", f"{program.NAME} why node/{absent_devices.node}"),))
     return None
 
 
@@ -117,13 +122,13 @@ def _text(world: World, pod: Wire, names: Sequence[str], blocked: Sequence[Block
     else:
         text = f"{where} {has} the devices, and too little {_lacking(world, pod, blocked)}"
     if len(names) > 1:
-        text += f"; also {', '.join(_ALSO[each] for each in names[1:])}"
+        text += f"; also {', '.join(_ALSO[name] for name in names[1:])}"
     return text
 
 
 def _objections(world: World, pod: Wire, blocked: Sequence[Blocked]) -> str:
-    found = Counter(_objection(world, pod, each) for each in blocked)
-    return words.listed((text for text, _ in found.most_common()), 2)
+    objection_counts = Counter(_objection(world, pod, blocked_node) for blocked_node in blocked)
+    return words.listed((text for text, _ in objection_counts.most_common()), 2)
 
 
 def _objection(world: World, pod: Wire, blocked: Blocked) -> str:
@@ -144,11 +149,11 @@ def _objection(world: World, pod: Wire, blocked: Blocked) -> str:
 
 
 def _taints(world: World, blocked: Sequence[Blocked]) -> str:
-    found: Counter[str] = Counter()
-    for each in blocked:
-        for device in _devices(world, each):
-            found.update(f"{taint.key}={taint.value}" if taint.value else taint.key for taint in device.taints)
-    return words.listed((text for text, _ in found.most_common()), 2)
+    taint_counts: Counter[str] = Counter()
+    for blocked_node in blocked:
+        for device in _devices(world, blocked_node):
+            taint_counts.update(f"{taint.key}={taint.value}" if taint.value else taint.key for taint in device.taints)
+    return words.listed((text for text, _ in taint_counts.most_common()), 2)
 
 
 def _devices(world: World, blocked: Blocked) -> Sequence[model.PoolDevice]:
@@ -156,14 +161,16 @@ def _devices(world: World, blocked: Blocked) -> Sequence[model.PoolDevice]:
 
 
 def _workloads(world: World, blocked: Sequence[Blocked]) -> str:
-    return words.listed(dict.fromkeys(f"workload {world.tags[each.name].workload}" for each in blocked), 2)
+    return words.listed(
+        dict.fromkeys(f"workload {world.tags[blocked_node.name].workload}" for blocked_node in blocked), 2
+    )
 
 
 def _lacking(world: World, pod: Wire, blocked: Sequence[Blocked]) -> str:
-    found: Counter[str] = Counter()
-    for each in blocked:
-        found.update(world.room.lacking(pod, each.node).keys())
-    return words.listed((name for name, _ in found.most_common()), 2)
+    resource_counts: Counter[str] = Counter()
+    for blocked_node in blocked:
+        resource_counts.update(world.room.lacking(pod, blocked_node.node).keys())
+    return words.listed((name for name, _ in resource_counts.most_common()), 2)
 
 
 def _detail(world: World, pod: Wire, name: str, blocked: Blocked) -> str:
@@ -179,9 +186,9 @@ def _detail(world: World, pod: Wire, name: str, blocked: Blocked) -> str:
         return f"node {node}: workload {tag.workload}, {tag.phase.value}"
     if name == ROOM:
         texts = []
-        for resource, (free, wanted) in world.room.lacking(pod, blocked.node).items():
-            left, asked = resources.shown(resource, free), resources.shown(resource, wanted)
-            texts.append(f"{resource} {left} free, {asked} requested")
+        for resource, (free, requested) in world.room.lacking(pod, blocked.node).items():
+            free_text, requested_text = resources.shown(resource, free), resources.shown(resource, requested)
+            texts.append(f"{resource} {free_text} free, {requested_text} requested")
         return f"node {node}: {', '.join(texts)}"
     return f"node {node}: {_objection(world, pod, blocked)}"
 
@@ -191,8 +198,8 @@ def _detail(world: World, pod: Wire, name: str, blocked: Blocked) -> str:
 
 def _changes(world: World, pod: Wire, name: str, blocked: Sequence[Blocked]) -> Iterator[ProposedChange | None]:
     if name == NODE:
-        for each in blocked[:NODES_TRIED]:
-            yield from _admit(world, pod, each)
+        for blocked_node in blocked[:NODES_TRIED]:
+            yield from _admit(world, pod, blocked_node)
     if name == TAINT:
         yield from trials.fewer(world, pod)
     if name == RESERVED:
@@ -201,24 +208,24 @@ def _changes(world: World, pod: Wire, name: str, blocked: Sequence[Blocked]) -> 
 
 def _admit(world: World, pod: Wire, blocked: Blocked) -> Iterator[ProposedChange | None]:
     node, name = blocked.node, blocked.name
-    seen, asked = KubeNodeView.of(node), PodView.of(pod).spec
-    labels = seen.metadata.labels
-    if any(taints.may_leave(taint.key, taint.value) for taint in seen.spec.taints):
+    kube_node, pod_spec = KubeNodeView.of(node), PodView.of(pod).spec
+    labels = kube_node.metadata.labels
+    if any(taints.may_leave(taint.key, taint.value) for taint in kube_node.spec.taints):
         return  # whatever starts there ends soon
-    if seen.spec.unschedulable:
-        left = [msgspec.to_builtins(taint) for taint in seen.spec.taints if taint.key != nodes.CORDON]
-        uncordoned = {**node, "spec": {**node["spec"], "unschedulable": False, "taints": left}}
+    if kube_node.spec.unschedulable:
+        remaining_taints = [msgspec.to_builtins(taint) for taint in kube_node.spec.taints if taint.key != nodes.CORDON]
+        uncordoned = {**node, "spec": {**node["spec"], "unschedulable": False, "taints": remaining_taints}}
         yield trials.attempt(world, pod, f"kubectl uncordon {name}", [uncordoned])
-    for taint in seen.spec.taints:
+    for taint in kube_node.spec.taints:
         if not taints.may_be_tolerated(taint.key, taint.value):
             continue  # it may be there because the node is broken, not initialised, or about to go away
         toleration = {"key": taint.key, "operator": "Exists", "effect": taint.effect}
-        changed = {**pod, "spec": {**pod["spec"], "tolerations": [*asked.tolerations, toleration]}}
+        changed = {**pod, "spec": {**pod["spec"], "tolerations": [*pod_spec.tolerations, toleration]}}
         yield trials.attempt(world, pod, f"let the pod tolerate the taint {taint.key}", [changed])
-    wanted = asked.node_selector
-    for key, value in wanted.items():
+    node_selector = pod_spec.node_selector
+    for key, value in node_selector.items():
         if key in labels and labels[key] != value:
-            changed = {**pod, "spec": {**pod["spec"], "nodeSelector": {**wanted, key: labels[key]}}}
+            changed = {**pod, "spec": {**pod["spec"], "nodeSelector": {**node_selector, key: labels[key]}}}
             yield trials.attempt(world, pod, f"in the pod's nodeSelector, write {key}: {labels[key]}", [changed])
         elif key not in labels:
             meta = {**node["metadata"], "labels": {**labels, key: value}}
@@ -228,8 +235,8 @@ def _admit(world: World, pod: Wire, blocked: Blocked) -> Iterator[ProposedChange
 def _rules(world: World, blocked: Sequence[Blocked]) -> list[str]:
     """Return the DeviceTaintRules that taint devices of these nodes. Whoever wrote one knows when it may go."""
     specs: list[SliceSpecView] = []
-    for each in blocked[:NODES_TRIED]:
-        specs += [SliceView.of(item).spec for item in world.slices_of(each.name)]
+    for blocked_node in blocked[:NODES_TRIED]:
+        specs += [SliceView.of(raw_slice).spec for raw_slice in world.slices_of(blocked_node.name)]
     rules = [TaintRuleView.of(rule) for rule in world.snapshot.all("DeviceTaintRule")]
     return [f"DeviceTaintRule {rule.metadata.name}" for rule in rules if _covers_any(rule.spec, specs)]
 
@@ -240,15 +247,15 @@ def _covers_any(rule: TaintRuleSpec, specs: Sequence[SliceSpecView]) -> bool:
 
 def _workload_templates(world: World, pod: Wire, blocked: Sequence[Blocked]) -> Iterator[ProposedChange | None]:
     """Try the template of a workload of the pod's own namespace, in place of the pod's."""
-    asked = PodView.of(pod)
-    namespace = asked.metadata.namespace
-    for tag in dict.fromkeys(world.tags[each.name] for each in blocked):
+    pod_view = PodView.of(pod)
+    namespace = pod_view.metadata.namespace
+    for tag in dict.fromkeys(world.tags[blocked_node.name] for blocked_node in blocked):
         workload = world.snapshot.get("NeuronUltraServerWorkload", tag.workload_name, namespace)
         if tag.workload_namespace != namespace or workload is None:
             continue
         name = WorkloadView.of(workload).spec.resource_claim_template.name
         text = f"if it belongs to workload {tag.workload}: resourceClaimTemplateName: {name}"
-        for index, entry in enumerate(asked.spec.resource_claims):
+        for index, entry in enumerate(pod_view.spec.resource_claims):
             yield trials.attempt(world, pod, text, [_with_template(pod, index, entry.name, name)])
 
 
@@ -257,7 +264,7 @@ def _with_template(pod: Wire, index: int, entry: str, template: str) -> Wire:
     claims = list(pod["spec"]["resourceClaims"])
     claims[index] = {"name": entry, "resourceClaimTemplateName": template}
     status = pod.get("status") or {}
-    made = RawPodStatus.of(status).resource_claim_statuses
-    left = [each for each in made if each["name"] != entry]
-    changed = {**status, "resourceClaimStatuses": left}
+    claim_statuses = RawPodStatus.of(status).resource_claim_statuses
+    remaining_statuses = [claim_status for claim_status in claim_statuses if claim_status["name"] != entry]
+    changed = {**status, "resourceClaimStatuses": remaining_statuses}
     return {**pod, "spec": {**pod["spec"], "resourceClaims": claims}, "status": changed}

@@ -31,16 +31,16 @@ def report(world: World, pod: Wire) -> Report:
         seen_by = _seen_by_containers(world, pod)
         if (without := bound.no_injection(world, pod)) is not None and phase == "Running":
             return Report(subject, f"runs on node {node} without its devices", (without,))
-        found = starting.findings(world, pod)
+        causes = starting.findings(world, pod)
         unusable = None if phase == "Running" else bound.unusable_claim(world, pod)
         if unusable is not None:
-            found = [unusable, *(each for each in found if each.code != "KubeletRejects")]
-        if not found and (seen.is_ready or phase == "Running"):
+            causes = [unusable, *(cause for cause in causes if cause.code != "KubeletRejects")]
+        if not causes and (seen.is_ready or phase == "Running"):
             if (unseen := _unnamed_claims(world, pod)) is not None:
                 return Report(subject, f"runs on node {node} without its devices", (unseen,), seen_by)
             return Report(subject, f"runs on node {node}", notes=seen_by, fine=True)
-        found = found or [_unknown_start(world, pod)]
-        return Report(subject, f"does not run on node {node}", tuple(found), known_faults.of_pod(world, pod))
+        causes = causes or [_unknown_start(world, pod)]
+        return Report(subject, f"does not run on node {node}", tuple(causes), known_faults.of_pod(world, pod))
     beside = tuple(fault.text for fault in container_sight.faults(pod, world.claims_of(pod), world.snapshot))
     notes = (*_groups(world, pod), *_not_modelled(seen), *known_faults.of_pod(world, pod), *beside)
     return Report(subject, "waits for a node", tuple(situations.waiting(world, pod)), notes)
@@ -76,10 +76,10 @@ def _unreleased(world: World, pod: Wire) -> Finding | None:
     node = seen.spec.node_name
     if not node or not seen.containers_ended or "Pod" in snapshot.left_out or world.driver_pods.get(node):
         return None
-    for each in world.claims_of(pod):
-        if each.exists and any(result.driver == names.DRIVER for result in each.seen.results):
+    for pod_claim in world.claims_of(pod):
+        if pod_claim.exists and any(result.driver == names.DRIVER for result in pod_claim.seen.results):
             text = f"its containers have ended, and no pod of the driver is on node {node} to release its claim "
-            text += f"{each.seen.metadata.name}: install the driver there again, or delete the node"
+            text += f"{pod_claim.seen.metadata.name}: install the driver there again, or delete the node"
             return Finding("DriverGone", text)
     return None
 
@@ -103,13 +103,15 @@ def _unknown_start(world: World, pod: Wire) -> Finding:
 
 def _groups(world: World, pod: Wire) -> tuple[str, ...]:
     """Return a note for each claim of the pod that is for a PodGroup."""
-    found = []
-    for each in world.claims_of(pod):
-        groups = users.groups(each.claim) if each.claim is not None else ()
-        if groups and each.claim is not None:
-            pods_of = ", ".join(users.pods(world.snapshot, each.claim))
-            found.append(f"the claim {each.claim['metadata']['name']} is for PodGroup {groups[0]} (pods {pods_of})")
-    return tuple(found)
+    notes = []
+    for pod_claim in world.claims_of(pod):
+        groups = users.groups(pod_claim.claim) if pod_claim.claim is not None else ()
+        if groups and pod_claim.claim is not None:
+            pods_of = ", ".join(users.pods(world.snapshot, pod_claim.claim))
+            notes.append(
+                f"the claim {pod_claim.claim['metadata']['name']} is for PodGroup {groups[0]} (pods {pods_of})"
+            )
+    return tuple(notes)
 
 
 def _not_modelled(pod: PodView) -> tuple[str, ...]:
@@ -124,7 +126,7 @@ def _not_modelled(pod: PodView) -> tuple[str, ...]:
         "volumes": any(volume.persistent_volume_claim is not None for volume in spec.volumes),
         "host ports": any(port.host_port for port in ports),
     }
-    found = [name for name, there in has.items() if there]
-    if found:
-        return (f"not simulated: {', '.join(found)}",)
+    unmodelled = [name for name, is_used in has.items() if is_used]
+    if unmodelled:
+        return (f"not simulated: {', '.join(unmodelled)}",)
     return ()

@@ -18,11 +18,11 @@ _ENDED = ("Complete", "Completed", "Succeeded", "SuccessCriteriaMet")
 
 def report(world: World, subject: str, kind: str, name: str, namespace: str) -> Report | None:
     """Return the report about a workload without pods; None if neither it nor Events about it were read."""
-    item = world.snapshot.get(kind, name, namespace)
-    if item is None:
+    raw_job = world.snapshot.get(kind, name, namespace)
+    if raw_job is None:
         refused = _refused(world, kind, name, namespace)
         return None if refused is None else Report(subject, "has no pods", (refused,))
-    job = JobObjectView.of(item)
+    job = JobObjectView.of(raw_job)
     for condition in filter(None, map(job.condition, _FAILED)):
         message = condition.message or condition.reason or "no message"
         text = f"condition {condition.type}: {events.quoted(message)}"
@@ -62,8 +62,10 @@ def _queue(job: JobObjectView) -> str:
 
 def _refused(world: World, kind: str, name: str, namespace: str) -> Finding | None:
     """Return the finding of the newest Event about pods that could not be created."""
-    found = [EventView.of(event) for about in _subjects(world, kind, name, namespace) for event in world.events[about]]
-    failed = [event for event in found if event.reason == "FailedCreate"]
+    posted_events = [
+        EventView.of(event) for about in _subjects(world, kind, name, namespace) for event in world.events[about]
+    ]
+    failed = [event for event in posted_events if event.reason == "FailedCreate"]
     if not failed:
         return None
     newest = max(failed, key=lambda event: event.seen_at)

@@ -14,7 +14,7 @@ from neuron_dra.core import vocabulary
 from neuron_dra.core.wire import Wire
 
 RESERVATION: Final = "NeuronUltraServerWorkload"
-REFUSALS: Final = frozenset(each.name for each in vocabulary.EVENTS if each.of == "Job") - {"WorkloadExists"}
+REFUSALS: Final = frozenset(event.name for event in vocabulary.EVENTS if event.of == "Job") - {"WorkloadExists"}
 """Reasons of Events on a job: the controller reserves nothing more for it."""
 WAITS: Final = ("WaitingForQuota", "QuotaRevoked", "GrowthNeedsQuota", "QueueDeactivated", "QueueFinished")
 """Reasons of reservations that wait for their queue; free nodes do not help them."""
@@ -24,83 +24,85 @@ _HELPED: Final = ("WaitingForQuota", "GrowthNeedsQuota")
 
 def facts(world: World, reservation: WorkloadView) -> tuple[tuple[str, str], ...]:
     """Return the job of a reservation and its place in the queue, as far as they are known."""
-    found = Facts()
+    job_facts = Facts()
     for owner in reservation.metadata.owner_references:
-        found.add("job", f"{owner.kind} {owner.name}")
-    everyone = [KueueWorkloadView.of(each) for each in world.snapshot.all("Workload")]
-    own = next((each for each in everyone if _is_of(each, reservation)), None)
+        job_facts.add("job", f"{owner.kind} {owner.name}")
+    kueue_workloads = [KueueWorkloadView.of(raw_workload) for raw_workload in world.snapshot.all("Workload")]
+    own = next((workload for workload in kueue_workloads if _is_of(workload, reservation)), None)
     if own is None:
-        return found.done()
+        return job_facts.done()
     queue = own.spec.queue_name
-    others = [each for each in everyone if each is not own and _same_queue(each, own)]
-    users = sorted(_name(each) for each in others if _is_true(each, "QuotaReserved"))
+    others_in_queue = [workload for workload in kueue_workloads if workload is not own and _same_queue(workload, own)]
+    with_quota = sorted(_name(workload) for workload in others_in_queue if _is_true(workload, "QuotaReserved"))
     if _is_true(own, "QuotaReserved"):
-        found.add("queue", f"{queue}, where it has quota")
+        job_facts.add("queue", f"{queue}, where it has quota")
     else:
-        found.add("queue", f"{queue}, {_place(own, others)}")
-        found.add("quota", f"used by {words.listed(users, 4)}" if users else "no other one of this queue uses it")
+        job_facts.add("queue", f"{queue}, {_place(own, others_in_queue)}")
+        job_facts.add(
+            "quota", f"used by {words.listed(with_quota, 4)}" if with_quota else "no other one of this queue uses it"
+        )
     ready = reservation.status.condition("Ready")
     if ready is not None and ready.reason in _HELPED:
-        ends = f"the end of {words.listed(users, 2)}, " if users else ""
-        found.add("helps", f"{ends}a larger quota, or a spec.priorityClassName with a higher value")
-    return found.done()
+        ends = f"the end of {words.listed(with_quota, 2)}, " if with_quota else ""
+        job_facts.add("helps", f"{ends}a larger quota, or a spec.priorityClassName with a higher value")
+    return job_facts.done()
 
 
 def of_job(world: World, kind: str, name: str, namespace: str) -> Wire | None:
     """Return the reservation that a job owns; None without one."""
-    for item in world.snapshot.all(RESERVATION):
-        meta = WorkloadView.of(item).metadata
+    for raw_reservation in world.snapshot.all(RESERVATION):
+        meta = WorkloadView.of(raw_reservation).metadata
         if meta.namespace == namespace and any(owner.name == name for owner in meta.owners(kind)):
-            return item
+            return raw_reservation
     return None
 
 
 def refusal(world: World, subject: str, kind: str, name: str, namespace: str) -> Report | None:
     """Return the report about a job for which the controller reserves nothing, from its newest Event; None without."""
-    found: list[EventView] = []
-    for item in world.snapshot.all("Event"):
-        event = EventView.of(item)
+    refusals: list[EventView] = []
+    for raw_event in world.snapshot.all("Event"):
+        event = EventView.of(raw_event)
         about = event.involved_object
         same = (about.kind, about.name, about.namespace) == (kind, name, namespace)
         if same and event.reason in REFUSALS:
-            found.append(event)
-    if not found:
+            refusals.append(event)
+    if not refusals:
         return None
-    last = max(found, key=lambda each: each.seen_at)
+    last = max(refusals, key=lambda event: event.seen_at)
     return Report(subject, "reserves no nodes", (Finding(last.reason, last.message),))
 
 
-def _is_of(item: KueueWorkloadView, reservation: WorkloadView) -> bool:
+def _is_of(workload: KueueWorkloadView, reservation: WorkloadView) -> bool:
     uid = reservation.metadata.uid
-    return bool(uid) and any(owner.uid == uid for owner in item.metadata.owner_references)
+    return bool(uid) and any(owner.uid == uid for owner in workload.metadata.owner_references)
 
 
-def _same_queue(each: KueueWorkloadView, own: KueueWorkloadView) -> bool:
-    here = each.metadata.namespace == own.metadata.namespace
-    return here and each.spec.queue_name == own.spec.queue_name and not _is_true(each, "Finished")
+def _same_queue(workload: KueueWorkloadView, own: KueueWorkloadView) -> bool:
+    is_in_namespace = workload.metadata.namespace == own.metadata.namespace
+    return is_in_namespace and workload.spec.queue_name == own.spec.queue_name and not _is_true(workload, "Finished")
 
 
 def _place(own: KueueWorkloadView, others: Sequence[KueueWorkloadView]) -> str:
     """Return where a Workload is among those that wait: higher priority first, then the older one."""
-    waiting = [each for each in others if not _is_true(each, "QuotaReserved")]
-    before = sorted((each for each in waiting if _order(each) < _order(own)), key=_order)
+    waiting = [workload for workload in others if not _is_true(workload, "QuotaReserved")]
+    before = sorted((workload for workload in waiting if _order(workload) < _order(own)), key=_order)
     place = f"place {len(before) + 1} of {len(waiting) + 1} that wait"
     if before:
-        return f"{place}, after {words.listed((_name(each) for each in before), 4)}"
+        return f"{place}, after {words.listed((_name(workload) for workload in before), 4)}"
     return place
 
 
-def _order(item: KueueWorkloadView) -> tuple[int, str, str]:
-    return -item.spec.priority, str(item.metadata.creation_timestamp or ""), item.metadata.name
+def _order(workload: KueueWorkloadView) -> tuple[int, str, str]:
+    return -workload.spec.priority, str(workload.metadata.creation_timestamp or ""), workload.metadata.name
 
 
-def _name(item: KueueWorkloadView) -> str:
+def _name(workload: KueueWorkloadView) -> str:
     """Return what has a Workload: its owner, or the Workload itself."""
-    for owner in item.metadata.owner_references:
+    for owner in workload.metadata.owner_references:
         kind = "workload" if owner.kind == RESERVATION else owner.kind
         return f"{kind} {owner.name}"
-    return f"Workload {item.metadata.name}"
+    return f"Workload {workload.metadata.name}"
 
 
-def _is_true(item: KueueWorkloadView, kind: str) -> bool:
-    return any(each.type == kind and each.status == "True" for each in item.status.conditions)
+def _is_true(workload: KueueWorkloadView, kind: str) -> bool:
+    return any(condition.type == kind and condition.status == "True" for condition in workload.status.conditions)

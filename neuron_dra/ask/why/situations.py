@@ -12,14 +12,14 @@ from typing import Final
 
 from neuron_dra.ask.render.findings import Finding
 from neuron_dra.ask.why import autoscaled, conditions
-from neuron_dra.ask.why.conditions import Case, Found, Pairs, Tried
+from neuron_dra.ask.why.conditions import Case, Details, Pairs, Tried
 from neuron_dra.ask.world import events
 from neuron_dra.ask.world.world import World
 from neuron_dra.core import program
 from neuron_dra.core.wire import Wire
 
 
-def _nothing(case: Case, found: Found) -> tuple[()]:
+def _nothing(case: Case, details: Details) -> tuple[()]:
     return ()
 
 
@@ -33,23 +33,19 @@ class PodSituation:
     """
 
     code: str
-    condition: Callable[[Case], Found | None]
+    condition: Callable[[Case], Details | None]
     text: str
-    facts: Callable[[Case, Found], Pairs] = _nothing
-    changes: Callable[[Case, Found], Tried] = _nothing
+    facts: Callable[[Case, Details], Pairs] = _nothing
+    changes: Callable[[Case, Details], Tried] = _nothing
 
     def findings(self, case: Case) -> list[Finding]:
         """Return the finding, or none if the pod is in another situation."""
-        found = self.condition(case)
-        if found is None:
+        details = self.condition(case)
+        if details is None:
             return []
-        facts = tuple(self.facts(case, found))
-        made = []
-        for change in self.changes(case, found):
-            if change is not None:
-                made.append(change)
-        changes = tuple(made)
-        return [Finding(self.code, self.text.format(**found), facts, changes)]
+        facts = tuple(self.facts(case, details))
+        changes = tuple(change for change in self.changes(case, details) if change is not None)
+        return [Finding(self.code, self.text.format(**details), facts, changes)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,15 +59,15 @@ def waiting(world: World, pod: Wire) -> list[Finding]:
     """Return why a pod has no node."""
     case = Case(world, pod)
     for row in OF_CLAIMS:
-        found = row.findings(case)
-        if found:
-            return found
+        findings = row.findings(case)
+        if findings:
+            return findings
     for row in OF_NODES:
-        found = row.findings(case)
-        if found:
-            found = conditions.after_scheduler(case, found)
+        findings = row.findings(case)
+        if findings:
+            findings = conditions.after_scheduler(case, findings)
             refusal = events.autoscaler_refusal(world, pod)
-            return found if refusal is None else autoscaled.explained(found, *refusal)
+            return findings if refusal is None else autoscaled.explained(findings, *refusal)
     return []
 
 
@@ -79,7 +75,7 @@ WORKLOAD: Final = PodSituation(
     "WorkloadNotAllocated",
     conditions.workload,
     "its workload {workload} has no reserved nodes yet: it is {state}",
-    lambda case, found: found["conditions"],
+    lambda case, details: details["conditions"],
 )
 CLASS_MISSING: Final = PodSituation(
     "ClassMissing",
@@ -108,13 +104,13 @@ OF_CLAIMS: Final[tuple[PodSituation | Several, ...]] = (
         "ClaimSourceRemoved",
         conditions.source_removed,
         "resourceClaims entry {entry}: its field source was removed in Kubernetes 1.31",
-        lambda case, found: (("rewrite", conditions.REWRITE),),
+        lambda case, details: (("rewrite", conditions.REWRITE),),
     ),
     PodSituation(
         "AdminAccessRefused",
         conditions.admin_refused,
         "the API server rejects adminAccess in namespace {namespace}, whose label {label} is missing",
-        lambda case, found: (("to check", f"kubectl label namespace {found['namespace']} {found['label']}"),),
+        lambda case, details: (("to check", f"kubectl label namespace {details['namespace']} {details['label']}"),),
     ),
     PodSituation("ClaimDeleted", conditions.claim_deleted, "its claim {name} is being deleted{until}"),
     PodSituation(
@@ -138,13 +134,13 @@ OF_CLAIMS: Final[tuple[PodSituation | Several, ...]] = (
         "DevicePluginDown",
         conditions.plugin_down,
         "it requests {resource}, and the Neuron device plugin of node {node} does not run{others}",
-        lambda case, found: (("to check", f"its DaemonSet; or rewrite the manifest: {program.NAME} migrate FILE"),),
+        lambda case, details: (("to check", f"its DaemonSet; or rewrite the manifest: {program.NAME} migrate FILE"),),
     ),
     PodSituation(
         "DevicePluginLimits",
         conditions.unserved,
         "it requests {resource}, which no node offers: the manifest is for the Neuron device plugin",
-        lambda case, found: (("rewrite", f"{program.NAME} migrate FILE"),),
+        lambda case, details: (("rewrite", f"{program.NAME} migrate FILE"),),
     ),
     CLASS_MISSING,
 )
@@ -156,7 +152,7 @@ OF_NODES: Final[tuple[PodSituation | Several, ...]] = (
         "ClaimNotCreated",
         conditions.creation_failed,
         "its claim could not be created: {message}",
-        lambda case, found: (("event", found["message"]),),
+        lambda case, details: (("event", details["message"]),),
     ),
     PodSituation(
         "ClaimNotCreated", conditions.not_created, "its claim {claim} is not created yet, by kube-controller-manager"
@@ -166,7 +162,7 @@ OF_NODES: Final[tuple[PodSituation | Several, ...]] = (
         conditions.foreign_says,
         "its scheduler {scheduler}, which is not simulated here, says {message}; Kubernetes' own would place it on "
         "node {node}",
-        lambda case, found: (("simulated", f"the pod {found['gets']}"),),
+        lambda case, details: (("simulated", f"the pod {details['gets']}"),),
     ),
     PodSituation(
         "GangWaits", conditions.gang_waits, "PodGroup {group} needs {least} pods at once, and {what}", conditions.heard

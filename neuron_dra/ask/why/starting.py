@@ -33,20 +33,20 @@ _FINE: Final = ("ContainerCreating", "PodInitializing")
 def findings(world: World, pod: Wire) -> list[Finding]:
     """Return why a pod with a node does not run, as far as the snapshot shows it."""
     node = pod["spec"]["nodeName"]
-    found: list[Finding] = []
+    causes: list[Finding] = []
     for event in events.about(world, "Pod", pod)[:20]:  # the newest
         if (shown := _from_event(world, event, node)) is not None:
-            found.append(shown)
+            causes.append(shown)
     configured = _configuration(world, pod)
-    if configured and not any(each.code == "DriverRejects" for each in found):
-        found.insert(0, configured)
-    found += _containers(world, pod)
-    if not found and node not in world.nodes and world.nodes:
-        found.append(Finding("NodeGone", f"node {node} does not exist: its pods are deleted after some minutes"))
+    if configured and not any(cause.code == "DriverRejects" for cause in causes):
+        causes.insert(0, configured)
+    causes += _containers(world, pod)
+    if not causes and node not in world.nodes and world.nodes:
+        causes.append(Finding("NodeGone", f"node {node} does not exist: its pods are deleted after some minutes"))
     ready = world.node(node).ready
-    if not found and ready is not None and ready.status != "True":
-        found.append(Finding("NodeNotReady", f"node {node} is not Ready: {ready.message or ready.reason}"))
-    return list({each.code: each for each in reversed(found)}.values())[::-1]
+    if not causes and ready is not None and ready.status != "True":
+        causes.append(Finding("NodeNotReady", f"node {node} is not Ready: {ready.message or ready.reason}"))
+    return list({cause.code: cause for cause in reversed(causes)}.values())[::-1]
 
 
 def _from_event(world: World, event: EventView, node: str) -> Finding | None:
@@ -76,14 +76,14 @@ def _from_event(world: World, event: EventView, node: str) -> Finding | None:
 
 def _held_by_former(world: World, message: str, node: str) -> Finding | None:
     """Return the finding for devices that the driver still holds for a claim that no longer exists."""
-    held = _HELD.search(message)
-    if held is None or "ResourceClaim" in world.snapshot.left_out or not world.snapshot.all("ResourceClaim"):
+    match = _HELD.search(message)
+    if match is None or "ResourceClaim" in world.snapshot.left_out or not world.snapshot.all("ResourceClaim"):
         return None
-    namespace, name = held["namespace"], held["name"]
+    namespace, name = match["namespace"], match["name"]
     if world.snapshot.get("ResourceClaim", name, namespace) is not None:
         return None
     text = (
-        f"{held['device']} is held by claim {namespace}/{name}, which no longer exists, as after a pod "
+        f"{match['device']} is held by claim {namespace}/{name}, which no longer exists, as after a pod "
         f"was deleted by force: that pod still ends on node {node}. This passes by itself; if not: docs/health.md"
     )
     return Finding("DeviceHeldByFormer", text, (("event", message),))
@@ -112,8 +112,8 @@ def _runtime(world: World, message: str, node: str, source: str) -> Finding | No
 
 def _injects(world: World, node: str) -> bool:
     """Return True if a pod that runs on the node has devices of this driver: its runtime reads the CDI files."""
-    here = {holder.key: holder for device, holder in world.holders.items() if device.pool == node}
-    for holder in here.values():
+    holders_by_key = {holder.key: holder for device, holder in world.holders.items() if device.pool == node}
+    for holder in holders_by_key.values():
         for name in holder.pods:
             pod = world.snapshot.get("Pod", name, holder.namespace)
             if pod is not None and PodView.of(pod).is_ready:
@@ -133,29 +133,29 @@ def _configuration(world: World, pod: Wire) -> Finding | None:
     from neuron_dra.ask.world import refusals
 
     types = refusals.instance_types(world.slices_of(pod["spec"]["nodeName"]))
-    for each in world.claims_of(pod):
-        if each.claim is None or not each.seen.is_allocated:
+    for pod_claim in world.claims_of(pod):
+        if pod_claim.claim is None or not pod_claim.seen.is_allocated:
             continue
-        if text := refusals.of_allocation(each.claim["status"]["allocation"], types):
+        if text := refusals.of_allocation(pod_claim.claim["status"]["allocation"], types):
             return Finding("DriverRejects", f"the driver rejects the claim: {text}")
     return None
 
 
 def _containers(world: World, pod: Wire) -> Sequence[Finding]:
     seen = PodView.of(pod)
-    found = []
-    for each in (*seen.status.init_container_statuses, *seen.status.container_statuses):
-        waiting = each.state.waiting
+    problems = []
+    for container in (*seen.status.init_container_statuses, *seen.status.container_statuses):
+        waiting = container.state.waiting
         if waiting.reason and waiting.reason not in _FINE:
             runtime = _runtime(world, waiting.message, seen.spec.node_name, "container")
             if runtime is not None:
-                found.append(runtime)
+                problems.append(runtime)
             else:
                 facts = Facts()
                 facts.add("message", waiting.message)
-                text = f"container {each.name}: {waiting.reason}"
-                found.append(Finding("ContainerProblem", text, facts.done()))
-    return found
+                text = f"container {container.name}: {waiting.reason}"
+                problems.append(Finding("ContainerProblem", text, facts.done()))
+    return problems
 
 
 def failed(pod: Wire) -> Finding:

@@ -34,21 +34,21 @@ def attempt(
     """
     if not world.proposes:
         return None
-    new, gone = tuple(replaced), tuple(removed)
-    after = world.after(new, gone)
-    found = after.snapshot.get(*_place(key_of(pod)))
-    if found is None or not scheduled(after, found) or creating.problem(after, found) is not None:
+    new_objects, removed_keys = tuple(replaced), tuple(removed)
+    after = world.after(new_objects, removed_keys)
+    changed_pod = after.snapshot.get(*_place(key_of(pod)))
+    if changed_pod is None or not scheduled(after, changed_pod) or creating.problem(after, changed_pod) is not None:
         return None
-    outcome = after.place(found)
+    outcome = after.place(changed_pod)
     if (
         not isinstance(outcome, Placement)
-        or refused(after, found, outcome)
-        or absent.rejected_name(after, found, outcome.node)
+        or refused(after, changed_pod, outcome)
+        or absent.rejected_name(after, changed_pod, outcome.node)
     ):
         return None
-    if gangs.shortage(after, found) is not None:
+    if gangs.shortage(after, changed_pod) is not None:
         return None
-    return ProposedChange(text, f"then {pod['metadata']['name']} {gets(after, outcome)}", new, gone)
+    return ProposedChange(text, f"then {pod['metadata']['name']} {gets(after, outcome)}", new_objects, removed_keys)
 
 
 def is_created_again(pod: Wire) -> bool:
@@ -77,20 +77,24 @@ def refused(world: World, pod: Wire, outcome: Placement) -> str:
     types = refusals.instance_types(world.slices_of(outcome.node))
     before = [claim["status"]["allocation"] for claim in allocated(world, pod)]
     allocations = [*outcome.allocations.values(), *before]
-    texts = (refusals.of_allocation(each, types) for each in allocations)
+    texts = (refusals.of_allocation(allocation, types) for allocation in allocations)
     return next((text for text in texts if text), "")
 
 
 def allocated(world: World, pod: Wire) -> list[Wire]:
     """Return the claims of a pod that are allocated before it is placed, such as those that it shares."""
-    return [each.claim for each in world.claims_of(pod) if each.claim is not None and each.seen.is_allocated]
+    return [
+        pod_claim.claim
+        for pod_claim in world.claims_of(pod)
+        if pod_claim.claim is not None and pod_claim.seen.is_allocated
+    ]
 
 
 def gets(world: World, outcome: Placement) -> str:
     """Return what a pod gets, as in "gets devices 0-3 of node a"."""
     devices: list[str] = []
-    for each in outcome.allocations.values():
-        devices += [result.device for result in AllocationView.of(each).devices.results]
+    for allocation in outcome.allocations.values():
+        devices += [result.device for result in AllocationView.of(allocation).devices.results]
     if not devices:
         return f"runs on node {outcome.node}"
     return f"gets {words.devices(devices, world.type_of(outcome.node))} of node {outcome.node}"
@@ -98,16 +102,16 @@ def gets(world: World, outcome: Placement) -> str:
 
 def with_spec(claim: PodClaim, edit: Edit) -> list[Wire]:
     """Return template and claim of a pod after an edit of the claim's spec: those of the two that exist."""
-    found: list[Wire] = []
+    edited_objects: list[Wire] = []
     if claim.template is not None:
         template = copy.deepcopy(dict(claim.template))
         edit(template["spec"].setdefault("spec", {}))
-        found.append(template)
+        edited_objects.append(template)
     if claim.exists and claim.claim is not None:
         changed = copy.deepcopy(dict(claim.claim))
         edit(changed["spec"])
-        found.append(changed)
-    return found
+        edited_objects.append(changed)
+    return edited_objects
 
 
 def in_request(request: str, change: Callable[[Obj], Any]) -> Edit:
@@ -141,9 +145,9 @@ def with_constraint(claim: PodClaim, kind: str, old: str, new: str) -> list[Wire
     """Return template and claim with another attribute in a constraint."""
 
     def edit(spec: Obj) -> None:
-        for each in spec_edits.constraints(spec):
-            if each.get(kind) == old:
-                each[kind] = new
+        for constraint in spec_edits.constraints(spec):
+            if constraint.get(kind) == old:
+                constraint[kind] = new
 
     return with_spec(claim, edit)
 
@@ -161,37 +165,37 @@ def place_of(claim: PodClaim) -> str:
     return "in the pod's limits"
 
 
-def moves_to(world: World, pod: Wire, gone: Wire, change: ProposedChange) -> str:
+def moves_to(world: World, pod: Wire, ended_pod: Wire, change: ProposedChange) -> str:
     """Return the node on which a pod that ends could run again once `pod` runs; empty if there is none.
 
     `change` has ended it, and let `pod` run.
     """
     after = world.after(change.replaced, change.removed)
-    first = after.snapshot.get(*_place(key_of(pod)))
-    outcome = after.place(first) if first is not None else None
-    if first is None or not isinstance(outcome, Placement):
+    waiting_pod = after.snapshot.get(*_place(key_of(pod)))
+    outcome = after.place(waiting_pod) if waiting_pod is not None else None
+    if waiting_pod is None or not isinstance(outcome, Placement):
         return ""
-    placed = placing.placed_objects(after, first, outcome)
-    again = unplaced(gone)
-    last = after.after([*placed, again])
-    second = last.place(again)
-    if isinstance(second, Placement):
-        return second.node
+    placed = placing.placed_objects(after, waiting_pod, outcome)
+    recreated_pod = unplaced(ended_pod)
+    with_recreated_pod = after.after([*placed, recreated_pod])
+    recreated_outcome = with_recreated_pod.place(recreated_pod)
+    if isinstance(recreated_outcome, Placement):
+        return recreated_outcome.node
     return ""
 
 
 def released(world: World, pod: Wire) -> tuple[list[Wire], list[Key]]:
     """Return what is left of a pod's claims after it has ended, and what is gone with it."""
-    left: list[Wire] = []
+    released_claims: list[Wire] = []
     removed: list[Key] = [key_of(pod)]
-    for each in world.claims_of(pod):
-        alone = len(each.seen.status.reserved_for) <= 1
-        if each.exists and each.claim is not None and alone:
-            if each.template_name:
-                removed.append(key_of(each.claim))
+    for pod_claim in world.claims_of(pod):
+        alone = len(pod_claim.seen.status.reserved_for) <= 1
+        if pod_claim.exists and pod_claim.claim is not None and alone:
+            if pod_claim.template_name:
+                removed.append(key_of(pod_claim.claim))
             else:
-                left.append({**each.claim, "status": {}})
-    return left, removed
+                released_claims.append({**pod_claim.claim, "status": {}})
+    return released_claims, removed
 
 
 def unplaced(pod: Wire) -> Wire:
@@ -217,15 +221,15 @@ def fewer(world: World, pod: Wire) -> Iterator[ProposedChange | None]:
 
 def _largest(world: World, pod: Wire, claim: PodClaim, request: str, most: int) -> ProposedChange | None:
     """Return the change to the largest count that fits, at most `most`: if a count fits, all smaller ones do."""
-    found, least = None, 1
+    largest_change, least = None, 1
     while least <= most:
-        middle = (least + most + 1) // 2 if found or least == most else most
+        middle = (least + most + 1) // 2 if largest_change or least == most else most
         change = _with_count(world, pod, claim, request, middle)
         if change is None:
             most = middle - 1
         else:
-            found, least = change, middle + 1
-    return found
+            largest_change, least = change, middle + 1
+    return largest_change
 
 
 def _with_count(world: World, pod: Wire, claim: PodClaim, request: str, count: int) -> ProposedChange | None:

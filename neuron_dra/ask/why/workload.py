@@ -20,9 +20,9 @@ INVALID: Final = "InvalidSpec"
 """A reason that no UltraServer has to do with."""
 
 
-def report(world: World, item: Wire) -> Report:
+def report(world: World, raw_workload: Wire) -> Report:
     """Return the report about a NeuronUltraServerWorkload, from its conditions."""
-    workload = WorkloadView.of(item)
+    workload = WorkloadView.of(raw_workload)
     status = workload.status
     subject = f"workload {workload.metadata.namespace or 'default'}/{workload.metadata.name}"
     ready, degraded = status.condition("Ready"), status.condition("Degraded")
@@ -34,35 +34,35 @@ def report(world: World, item: Wire) -> Report:
         waits = situations.WORKLOAD
         finding = Finding(waits.code, waits.text.format(**state), state["conditions"])
         return Report(subject, "has no conditions", (finding,))
-    found = []
+    findings = []
     if degraded is not None and is_degraded:
-        found.append(_condition(degraded))
+        findings.append(_condition(degraded))
     if ready.status == "False":
-        found.append(_condition(ready))
-    if found and ready.reason in queue.WAITS:
-        found[0] = replace(found[0], facts=queue.facts(world, workload))
-    elif found and ready.reason != INVALID and status.state in ("Pending", "PartiallyAllocated", "Allocating"):
-        every = []
-        for each in world.snapshot.all("NeuronUltraServer"):
-            every.append(UltraServerView.of(each))
-        servers = [each for each in every if _serves(each, workload)]
+        findings.append(_condition(ready))
+    if findings and ready.reason in queue.WAITS:
+        findings[0] = replace(findings[0], facts=queue.facts(world, workload))
+    elif findings and ready.reason != INVALID and status.state in ("Pending", "PartiallyAllocated", "Allocating"):
+        all_servers = []
+        for raw_server in world.snapshot.all("NeuronUltraServer"):
+            all_servers.append(UltraServerView.of(raw_server))
+        servers = [server for server in all_servers if _serves(server, workload)]
         facts = Facts([*queue.facts(world, workload)])
-        facts.some("UltraServer", (_shown(world, each) for each in servers))
+        facts.some("UltraServer", (_shown(world, server) for server in servers))
         if ready.reason == NOT_QUALIFIED:
             facts.some("test", _stale(world, servers))
-        tried = [_emptied(world, workload, each) for each in servers]
+        tried = [_emptied(world, workload, server) for server in servers]
         changes = [change for change in tried if change is not None]
-        found[0] = Finding(found[0].code, found[0].text, facts.done(), tuple(changes[:3]))
-    return Report(subject, f"is {status.state or 'not handled yet'}", tuple(found))
+        findings[0] = Finding(findings[0].code, findings[0].text, facts.done(), tuple(changes[:3]))
+    return Report(subject, f"is {status.state or 'not handled yet'}", tuple(findings))
 
 
-def _condition(each: ConditionView) -> Finding:
-    return Finding(each.reason or each.type, each.message or each.reason or "no message")
+def _condition(condition: ConditionView) -> Finding:
+    return Finding(condition.reason or condition.type, condition.message or condition.reason or "no message")
 
 
 def _shown(world: World, server: UltraServerView) -> str:
     """Return one UltraServer with what is on each of its nodes."""
-    states = {entry.node_name: _on_node(world, entry.node_name) for entry in server.spec.topology}
+    states = {member.node_name: _on_node(world, member.node_name) for member in server.spec.topology}
     if len(states) > 1 and len(set(states.values())) == 1:
         [state] = set(states.values())
         return f"{server.metadata.name}: all {len(states)} nodes: {state}"
@@ -76,22 +76,22 @@ def _on_node(world: World, name: str) -> str:
         return tested.IN_A_TEST
     if tag is not None:
         return tag.workload
-    found = set()
+    holder_names = set()
     for device, holder in world.holders.items():
         if device.pool == name:
-            found.add(str(holder))
+            holder_names.add(str(holder))
     none = "unknown" if "ResourceClaim" in unseen.kinds(world.snapshot) else "free"
-    return words.listed(sorted(found), 2) or none
+    return words.listed(sorted(holder_names), 2) or none
 
 
 def _stale(world: World, servers: Sequence[UltraServerView]) -> list[str]:
     """Return what tests found of UltraServers, those first that lack a pass, then the oldest pass."""
-    found: list[tuple[str, str]] = []
+    dated_texts: list[tuple[str, str]] = []
     for server in servers:
         results = tested.results(world, server)
         text = "; ".join(tested.texts(results)) or tested.NOT_TESTED
-        found.append((tested.oldest_pass(results), f"{server.metadata.name}: {text}"))
-    return [text for _, text in sorted(found)]
+        dated_texts.append((tested.oldest_pass(results), f"{server.metadata.name}: {text}"))
+    return [text for _, text in sorted(dated_texts)]
 
 
 def _serves(server: UltraServerView, workload: WorkloadView) -> bool:
@@ -103,7 +103,7 @@ def _serves(server: UltraServerView, workload: WorkloadView) -> bool:
 def _emptied(world: World, workload: WorkloadView, server: UltraServerView) -> ProposedChange | None:
     """Return the change that moves the only pod of a whole, unreserved UltraServer to a node elsewhere."""
     names = server.nodes
-    if workload.spec.topology_size != len(names) or any(each in world.tags for each in names):
+    if workload.spec.topology_size != len(names) or any(name in world.tags for name in names):
         return None
     holders: dict[str, Holder] = {}
     for device, holder in world.holders.items():
