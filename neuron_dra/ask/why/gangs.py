@@ -25,10 +25,11 @@ def waits(world: World, pod: Wire) -> Mapping[str, Any] | None:
 
 
 def _what(shortage: GangShortage) -> str:
-    if not shortage.left:
+    if not shortage.unplaced:
         return f"{shortage.pods} exist{'s' if shortage.pods == 1 else ''}"
     run = f" ({shortage.running} run)" if shortage.running else ""
-    return f"{shortage.pods - len(shortage.left)} of {shortage.pods} fit{run}{_why(shortage.after, shortage.left[0])}"
+    fitting = shortage.pods - len(shortage.unplaced)
+    return f"{fitting} of {shortage.pods} fit{run}{_why(shortage.after, shortage.unplaced[0])}"
 
 
 def _why(world: World, pod: Wire) -> str:

@@ -31,20 +31,22 @@ class AbsentDevices:
 
     def repaired(self, world: World) -> World:
         """Return the world in which the node has its devices."""
-        gone: list[Key] = [key_of(item) for item in world.slices_of(self.node)]
-        return world.after(self.slices, gone)
+        published_keys: list[Key] = [key_of(raw_slice) for raw_slice in world.slices_of(self.node)]
+        return world.after(self.slices, published_keys)
 
 
 def finding(world: World, pod: Wire, lacking: Sequence[AbsentDevices]) -> Finding | None:
     """Return the finding for the first of these nodes on which the pod would fit with the devices of the node."""
-    absent = [each for each in lacking if _serves(world, pod, each.node)]
-    for each in absent[:NODES_TRIED]:
-        if isinstance(each.repaired(world).place(pod), Placement):
+    absent = [absent_devices for absent_devices in lacking if _serves(world, pod, absent_devices.node)]
+    for absent_devices in absent[:NODES_TRIED]:
+        if isinstance(absent_devices.repaired(world).place(pod), Placement):
             facts = Facts()
-            facts.add("see", f"{program.NAME} why node/{each.node}")
-            others = len(absent) - 1
-            facts.add("also", f"{words.count(others, 'more node')} without usable devices" if others else "")
-            return Finding(each.code, f"{each.text}; with them the pod would fit there", facts.done())
+            facts.add("see", f"{program.NAME} why node/{absent_devices.node}")
+            more_count = len(absent) - 1
+            facts.add("also", f"{words.count(more_count, 'more node')} without usable devices" if more_count else "")
+            return Finding(
+                absent_devices.code, f"{absent_devices.text}; with them the pod would fit there", facts.done()
+            )
     return None
 
 
@@ -65,19 +67,19 @@ def _unusable(world: World) -> Iterator[AbsentDevices]:
     """Yield the nodes with a pool of which slices are missing: usable it has the devices that are published."""
     for name, text in PublishedDevices(world).unusable.items():
         generations = []
-        for item in world.slices_of(name):
-            generations.append(SliceView.of(item).spec.pool.generation)
+        for raw_slice in world.slices_of(name):
+            generations.append(SliceView.of(raw_slice).spec.pool.generation)
         newest = max(generations)
         pairs = zip(world.slices_of(name), generations, strict=True)
-        kept = [item for item, generation in pairs if generation == newest]
-        yield AbsentDevices("PoolIncomplete", name, text, [_counted(item, kept) for item in kept])
+        kept = [raw_slice for raw_slice, generation in pairs if generation == newest]
+        yield AbsentDevices("PoolIncomplete", name, text, [_counted(raw_slice, kept) for raw_slice in kept])
 
 
-def _counted(item: Wire, kept: list[Wire]) -> Wire:
+def _counted(raw_slice: Wire, kept: list[Wire]) -> Wire:
     """Return a slice that counts those of its pool as they are."""
-    pool = item["spec"]["pool"]
-    number = sum(each["spec"]["pool"]["name"] == pool["name"] for each in kept)
-    return {**item, "spec": {**item["spec"], "pool": {**pool, "resourceSliceCount": number}}}
+    pool = raw_slice["spec"]["pool"]
+    number = sum(pool_slice["spec"]["pool"]["name"] == pool["name"] for pool_slice in kept)
+    return {**raw_slice, "spec": {**raw_slice["spec"], "pool": {**pool, "resourceSliceCount": number}}}
 
 
 def _silent(world: World, pod: Wire) -> Iterator[AbsentDevices]:
@@ -87,8 +89,11 @@ def _silent(world: World, pod: Wire) -> Iterator[AbsentDevices]:
         return
     from neuron_dra.ask.world import imagined
 
-    asked = [pod, *(each.template for each in world.claims_of(pod) if each.template is not None)]
-    sizes = imagined.requested_sets(Snapshot({}).changed(asked))
+    requesting_objects = [
+        pod,
+        *(pod_claim.template for pod_claim in world.claims_of(pod) if pod_claim.template is not None),
+    ]
+    sizes = imagined.requested_sets(Snapshot({}).changed(requesting_objects))
     for name, kind in silent:
         spec = catalogue.lookup(kind)
         if spec is not None:
@@ -98,12 +103,12 @@ def _silent(world: World, pod: Wire) -> Iterator[AbsentDevices]:
 
 def silent_nodes(world: World) -> list[tuple[str, str]]:
     """Return the nodes with a Neuron instance type that publish no device of this driver, with the type."""
-    found = []
+    names_and_types = []
     for name, node in world.nodes.items():
         kind = NodeTypeView.of(node).instance_type
         if kind and catalogue.lookup(kind) and not any(_has_devices(spec) for spec in world.specs_of(name)):
-            found.append((name, kind))
-    return found
+            names_and_types.append((name, kind))
+    return names_and_types
 
 
 def _has_devices(spec: SliceSpecView) -> bool:

@@ -39,11 +39,11 @@ class Likeness:
         """Return the number of the nodes with this number if only attributes in `read` count: it is negative then."""
         if read is None:
             return number
-        known = self._narrow[read]
-        if number not in known:
+        narrowed_numbers = self._narrow[read]
+        if number not in narrowed_numbers:
             seen = read, tuple([(self._seen(device, read), device.taints) for device in self.devices(node)])
-            known[number] = self._narrowed.setdefault(seen, -1 - len(self._narrowed))
-        return known[number]
+            narrowed_numbers[number] = self._narrowed.setdefault(seen, -1 - len(self._narrowed))
+        return narrowed_numbers[number]
 
     def devices(self, node: model.NodeTraits) -> Sequence[model.PoolDevice]:
         """Return the devices that a node can use."""
@@ -51,27 +51,27 @@ class Likeness:
 
     def users(self, pools: Set[str]) -> Set[str]:
         """Return the names of the nodes that can use these pools."""
-        found = set()
+        names = set()
         for name, (_, _, have) in self._of_node.items():
             if not pools.isdisjoint(p.name for p in have):
-                found.add(name)
-        return found
+                names.add(name)
+        return names
 
     def pools(self, node: model.NodeTraits) -> Sequence[ResourcePool]:
         """Return the pools that a node can use."""
         return self._look(node)[2]
 
     def _look(self, node: model.NodeTraits) -> tuple[int | None, Sequence[model.PoolDevice], Sequence[ResourcePool]]:
-        known = self._of_node.get(node.name)
-        if known is None:
+        node_facts = self._of_node.get(node.name)
+        if node_facts is None:
             pools = self.inventory.pools(node)
             devices: list[model.PoolDevice] = []
             for pool in pools:
                 devices += pool.devices
             simple = all(pool.usable and not pool.counters for pool in pools)
             number = self._number(pools, devices) if simple else None
-            known = self._of_node[node.name] = number, devices, pools
-        return known
+            node_facts = self._of_node[node.name] = number, devices, pools
+        return node_facts
 
     def _number(self, pools: Sequence[ResourcePool], devices: Sequence[model.PoolDevice]) -> int | None:
         """Return the number of the nodes with equal devices; None if a device chooses its nodes itself."""
@@ -80,31 +80,35 @@ class Likeness:
             return self._of_facts[same]
         if any(device.per_device_nodes for device in devices):
             return None
-        value = tuple([(device.key, device.taints) for device in devices])
-        number = self._of_facts[same] = self._numbers.setdefault(value, len(self._numbers))
+        device_keys = tuple([(device.key, device.taints) for device in devices])
+        number = self._of_facts[same] = self._numbers.setdefault(device_keys, len(self._numbers))
         return number
 
     def _seen(self, device: model.PoolDevice, read: Set[str]) -> object:
         """Return what claims that read these attributes see of a device; all of it if it has an unknown value."""
-        found: list[tuple[str, str, object]] = []
-        for name, value in device.attributes.items():
-            if id(value) in self._plain:
+        read_values: list[tuple[str, str, object]] = []
+        for name, typed_value in device.attributes.items():
+            if id(typed_value) in self._plain:
                 continue
-            if len(value) != 1:
+            if len(typed_value) != 1:
                 return device.key
-            ((kind, inner),) = value.items()
+            ((kind, inner),) = typed_value.items()
             if type(inner) not in _SCALARS:
                 return device.key
             if kind == "version":  # an invalid one is an error in every selector
-                found.append((name, kind, inner))
+                read_values.append((name, kind, inner))
             else:
-                self._plain.add(id(value))
+                self._plain.add(id(typed_value))
         for name in self._read_of(tuple(device.attributes), read):
             ((kind, inner),) = device.attributes[name].items()
             if kind != "version":
-                found.append((name, kind, inner))
+                read_values.append((name, kind, inner))
         capacity = [(name, text) for name, text in device.capacity.items() if relevance.local(name) in read]
-        return device.id.driver, tuple(sorted(found, key=lambda each: each[0])), tuple(sorted(capacity))
+        return (
+            device.id.driver,
+            tuple(sorted(read_values, key=lambda read_value: read_value[0])),
+            tuple(sorted(capacity)),
+        )
 
     def _read_of(self, names: tuple[str, ...], read: Set[str]) -> Sequence[str]:
         """Return the names that are read, of attributes with these names, which most devices have."""
@@ -120,10 +124,10 @@ _SCALARS: Final = frozenset({str, int, bool})
 class Alike:
     """Nodes with equal devices in equal use: a pod fits on all of them or on none."""
 
-    def __init__(self, likeness: Likeness, in_use: Set[DeviceId], known: Mapping[str, object] | None = None) -> None:
+    def __init__(self, likeness: Likeness, in_use: Set[DeviceId], keys: Mapping[str, object] | None = None) -> None:
         self._likeness = likeness
         self._in_use = in_use
-        self._keys: dict[str, Any] = dict(known or {})
+        self._keys: dict[str, Any] = dict(keys or {})
 
     def key(self, node: model.NodeTraits, read: Set[str] | None = None) -> object:
         """Return a value that is equal for such nodes; None if the node has to be looked at itself.
@@ -132,14 +136,14 @@ class Alike:
         """
         if node.name not in self._keys:
             self._keys[node.name] = self._likeness.key(node, self._in_use)
-        found = self._keys[node.name]
-        if found is None or read is None:
-            return found
-        number, used = found
+        key = self._keys[node.name]
+        if key is None or read is None:
+            return key
+        number, used = key
         return self._likeness.narrowed(node, number, read), used
 
     def after(self, in_use: Set[DeviceId]) -> Alike:
         """Return the same for other devices in use: what is known of nodes with none of these devices stays."""
-        touched = self._likeness.users({each.pool for each in self._in_use ^ in_use})
-        left = {name: key for name, key in self._keys.items() if name not in touched}
-        return Alike(self._likeness, in_use, left)
+        touched = self._likeness.users({device_id.pool for device_id in self._in_use ^ in_use})
+        kept_keys = {name: key for name, key in self._keys.items() if name not in touched}
+        return Alike(self._likeness, in_use, kept_keys)

@@ -49,16 +49,16 @@ class Blockers:
     def __init__(self, world: World, pod: Wire, claims: Sequence[Wire]) -> None:
         self._world = world
         self._pod = pod
-        self._own = [model.claim(each) for each in claims]
-        self._tolerant = [model.claim(_tolerating(each)) for each in claims]
+        self._own = [model.claim(claim) for claim in claims]
+        self._tolerant = [model.claim(_tolerating(claim)) for claim in claims]
         self._known: dict[object, bool] = {}
         self._read = relevance.names(self._own, world.classes)
         self._alike: dict[object, frozenset[str] | None] = {}
 
     def all(self) -> list[Blocked]:
         """Return the nodes on which the claims could fit."""
-        found = (self._of(node) for node in self._world.nodes.values())
-        return [each for each in found if each is not None]
+        candidates = (self._of(node) for node in self._world.nodes.values())
+        return [blocked for blocked in candidates if blocked is not None]
 
     def on(self, name: str) -> Blocked | None:
         """Return a node, by its name; None if the claims could not fit on it."""
@@ -69,12 +69,12 @@ class Blockers:
         of_devices = self._of_alike(node)
         if of_devices is None:
             return None
-        found = set(of_devices)
+        obstacles = set(of_devices)
         if nodes.objection(self._pod, node):
-            found.add(NODE)
+            obstacles.add(NODE)
         if world.room.lacking(self._pod, wire):
-            found.add(ROOM)
-        return Blocked(wire, tuple(each for each in ORDER if each in found))
+            obstacles.add(ROOM)
+        return Blocked(wire, tuple(obstacle for obstacle in ORDER if obstacle in obstacles))
 
     def _of_alike(self, node: model.NodeTraits) -> frozenset[str] | None:
         """Return the obstacles among the devices of a node, found once for nodes that the claims cannot tell apart."""
@@ -93,19 +93,19 @@ class Blockers:
         world = self._world
         likeness = world.likeness
         nothing: Set[DeviceId] = frozenset()
-        found: set[str] = set()
+        obstacles: set[str] = set()
         if not self._fits(likeness, node, self._tolerant, nothing):
             if node.name not in world.tags or not self._fits(world.untagged_likeness, node, self._tolerant, nothing):
                 return None
             likeness = world.untagged_likeness
-            found.add(RESERVED)
+            obstacles.add(RESERVED)
         if not self._fits(likeness, node, self._tolerant, world.in_use):
-            found.add(HELD)
+            obstacles.add(HELD)
         if not self._fits(likeness, node, self._own, nothing):
-            found.add(TAINT)
-        if not found & {HELD, TAINT} and not self._fits(likeness, node, self._own, world.in_use):
-            found |= {HELD, TAINT}  # neither alone, but both together
-        return frozenset(found)
+            obstacles.add(TAINT)
+        if not obstacles & {HELD, TAINT} and not self._fits(likeness, node, self._own, world.in_use):
+            obstacles |= {HELD, TAINT}  # neither alone, but both together
+        return frozenset(obstacles)
 
     def _fits(
         self, likeness: Likeness, node: model.NodeTraits, claims: Sequence[ClaimDemand], used: Set[DeviceId]
@@ -121,7 +121,7 @@ class Blockers:
 
 def _tolerating(claim: Wire) -> Wire:
     """Return the claim with requests that tolerate every taint."""
-    made: Obj = copy.deepcopy({"metadata": claim["metadata"], "spec": claim["spec"]})
-    for _, alternative in spec_edits.alternatives(made["spec"]):
+    tolerating_claim: Obj = copy.deepcopy({"metadata": claim["metadata"], "spec": claim["spec"]})
+    for _, alternative in spec_edits.alternatives(tolerating_claim["spec"]):
         alternative["tolerations"] = [{"operator": "Exists"}]
-    return made
+    return tolerating_claim

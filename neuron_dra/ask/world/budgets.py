@@ -23,17 +23,14 @@ def objection(snapshot: Snapshot, pod: Wire) -> str:
         return ""
     if why := unseen.kinds(snapshot).get("PodDisruptionBudget"):
         return f"its PodDisruptionBudgets are unknown ({why})"
-    budgets = [BudgetView.of(item) for item in snapshot.all("PodDisruptionBudget")]
-    mine = []
-    for budget in budgets:
-        if budget.metadata.namespace == seen.metadata.namespace:
-            mine.append(budget)
-    found = [budget for budget in mine if _selects(budget, seen)]
-    if len(found) > 1:
-        return f"PodDisruptionBudgets {' and '.join(each.metadata.name for each in found[:2])} both select it"
-    if not found or not _blocks(found[0], seen):
+    budgets = [BudgetView.of(raw_budget) for raw_budget in snapshot.all("PodDisruptionBudget")]
+    in_namespace = [budget for budget in budgets if budget.metadata.namespace == seen.metadata.namespace]
+    selecting = [budget for budget in in_namespace if _selects(budget, seen)]
+    if len(selecting) > 1:
+        return f"PodDisruptionBudgets {' and '.join(budget.metadata.name for budget in selecting[:2])} both select it"
+    if not selecting or not _blocks(selecting[0], seen):
         return ""
-    return f"PodDisruptionBudget {found[0].metadata.name} allows no disruption now"
+    return f"PodDisruptionBudget {selecting[0].metadata.name} allows no disruption now"
 
 
 def _selects(budget: BudgetView, pod: PodView) -> bool:

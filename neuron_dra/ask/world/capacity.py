@@ -21,34 +21,34 @@ def groups(nodes: Iterable[NodeView], layouts: Layouts | None = None) -> dict[in
 
     `layouts` has those that are known, and gets the others.
     """
-    found: dict[int, int | None] = dict.fromkeys(SIZES)
-    known: Layouts = {} if layouts is None else layouts
+    count_by_size: dict[int, int | None] = dict.fromkeys(SIZES)
+    known_layouts: Layouts = {} if layouts is None else layouts
     for node in nodes:
         # Equal nodes of a snapshot have the same attributes, not only equal ones.
         key = tuple([id(device.attributes) for device in node.devices])
-        if key not in known:
-            known[key] = node, _layout(node)
+        if key not in known_layouts:
+            known_layouts[key] = node, _layout(node)
         free = node.free_places
-        for size, members in known[key][1].items():
+        for size, members in known_layouts[key][1].items():
             number = sum(free.issuperset(group) for group in members)
-            found[size] = (found[size] or 0) + number
-    return found
+            count_by_size[size] = (count_by_size[size] or 0) + number
+    return count_by_size
 
 
 def _layout(node: NodeView) -> dict[int, list[list[int]]]:
     """Return the places of the devices of each whole group of a node, by the sizes that it has."""
-    found = {}
+    groups_by_size = {}
     for size, attribute in _ATTRIBUTES.items():
         members: dict[object, list[int]] = {}
         for place, device in enumerate(node.devices):
             published = device.attributes.get(attribute)
             if published:
-                value = next(iter(published.values()))
-                members.setdefault(value, []).append(place)
+                group_id = next(iter(published.values()))
+                members.setdefault(group_id, []).append(place)
         whole = [places for places in members.values() if len(places) == size]
         if whole:
-            found[size] = whole
-    return found
+            groups_by_size[size] = whole
+    return groups_by_size
 
 
 def servers(nodes: Sequence[NodeView]) -> tuple[int, int, int]:

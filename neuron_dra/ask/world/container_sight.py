@@ -154,11 +154,13 @@ def sights(pod: Wire, claims: Sequence[PodClaim], spec: InstanceType | None) -> 
                     devices[use.container].append(result.device)
                     variables[use.container].update(dict.fromkeys(by_request.get(result.request, ())))
     exposed = _exposed(pod)
-    found = []
+    container_sights = []
     for container in PodView.of(pod).spec.all_containers:
         name = container.name
-        found.append(ContainerSight(name, tuple(devices[name]), tuple(variables[name]), exposed.get(name, "")))
-    return found
+        container_sights.append(
+            ContainerSight(name, tuple(devices[name]), tuple(variables[name]), exposed.get(name, ""))
+        )
+    return container_sights
 
 
 def _variables(allocation: Any, spec: InstanceType | None) -> Mapping[str, Sequence[str]]:
@@ -191,20 +193,20 @@ def faults(
 
     `types` are the instance types on which the pod may run; without them, numbers of cores are not judged.
     """
-    ours = [claim for claim in claims if claim.claim is not None and demand.is_ours(snapshot, claim.seen)]
-    if not ours:
+    neuron_claims = [claim for claim in claims if claim.claim is not None and demand.is_ours(snapshot, claim.seen)]
+    if not neuron_claims:
         return
-    for entry in unnamed(pod, ours, snapshot):
+    for entry in unnamed(pod, neuron_claims, snapshot):
         yield SightFault(
             "ClaimNotNamed",
             f"no container names the claim {entry} in resources.claims: it is allocated, and no container sees its "
             f"devices; write resources: {{claims: [{{name: {entry}}}]}} in the container that uses them",
         )
-    for claim in ours:
+    for claim in neuron_claims:
         yield from _unknown_requests(pod, claim)
-    yield from _shared(pod, ours)
-    yield from _core_sizes(pod, ours)
-    yield from _cores_beyond(pod, ours, types)
+    yield from _shared(pod, neuron_claims)
+    yield from _core_sizes(pod, neuron_claims)
+    yield from _cores_beyond(pod, neuron_claims, types)
     for container, why in _exposed(pod).items():
         yield SightFault(
             "SeesAllDevices",

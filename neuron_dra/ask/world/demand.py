@@ -45,26 +45,25 @@ def claims_of(snapshot: Snapshot, pod: Wire) -> list[PodClaim]:
     """Return the claims of a pod in its order."""
     seen = PodView.of(pod)
     namespace = seen.metadata.namespace
-    made = {}
-    for each in seen.status.resource_claim_statuses:
-        made[each.name] = each.resource_claim_name
-    found = []
+    claim_statuses = seen.status.resource_claim_statuses
+    claim_name_by_entry = {claim_status.name: claim_status.resource_claim_name for claim_status in claim_statuses}
+    pod_claims = []
     for entry in seen.spec.resource_claims:
         template_name = entry.resource_claim_template_name
         if template_name:
             template = snapshot.get("ResourceClaimTemplate", template_name, namespace)
         else:
             template = None
-        name = entry.resource_claim_name or made.get(entry.name, "")
+        name = entry.resource_claim_name or claim_name_by_entry.get(entry.name, "")
         claim = snapshot.get("ResourceClaim", name, namespace) if name else None
         exists = claim is not None
         if claim is None and template is not None:
             claim = from_template(template, f"{seen.metadata.name}-{entry.name}", namespace)
-        found.append(PodClaim(entry.name, claim, exists, template, template_name, name))
+        pod_claims.append(PodClaim(entry.name, claim, exists, template, template_name, name))
     from_limits = _from_limits(snapshot, pod)
     if from_limits is not None:
-        found.append(from_limits)
-    return found
+        pod_claims.append(from_limits)
+    return pod_claims
 
 
 def wants_devices(pod: Wire) -> bool:
@@ -115,22 +114,22 @@ def from_template(template: Wire, name: str, namespace: str) -> Obj:
 
 def limits(pod: Wire) -> Mapping[str, int]:
     """Return the sum of the extended resources that the containers of a pod request, by resource."""
-    found: dict[str, int] = {}
+    amount_by_resource: dict[str, int] = {}
     spec = PodView.of(pod).spec
     for container in (*spec.containers, *spec.init_containers):
         resources = container.resources
         for name, amount in {**resources.requests, **resources.limits}.items():
             if "/" in name and str(amount).isdigit():
-                found[name] = found.get(name, 0) + int(amount)
-    return found
+                amount_by_resource[name] = amount_by_resource.get(name, 0) + int(amount)
+    return amount_by_resource
 
 
 def class_of(snapshot: Snapshot, resource: str) -> str:
     """Return the DeviceClass that serves an extended resource; empty if a device plugin does, or nothing."""
     if resource.startswith(IMPLICIT):
         return resource.removeprefix(IMPLICIT)
-    for each in snapshot.all("DeviceClass"):
-        seen = DeviceClassView.of(each)
+    for raw_class in snapshot.all("DeviceClass"):
+        seen = DeviceClassView.of(raw_class)
         if seen.spec.extended_resource_name == resource:
             return seen.metadata.name
     return ""
@@ -144,20 +143,20 @@ def _from_limits(snapshot: Snapshot, pod: Wire) -> PodClaim | None:
     seen = PodView.of(pod)
     namespace, name = seen.metadata.namespace, seen.status.extended_resource_claim_status.resource_claim_name
     existing = snapshot.get("ResourceClaim", name, namespace) if name else None
-    made = {
+    implied_claim = {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceClaim",
         "metadata": {"name": name or f"{seen.metadata.name}-extended-resources", "namespace": namespace},
         "spec": {"devices": {"requests": requests}},
     }
-    return PodClaim("limits", existing or made, existing is not None, claim_name=name)
+    return PodClaim("limits", existing or implied_claim, existing is not None, claim_name=name)
 
 
 def unserved(snapshot: Snapshot, pod: Wire) -> str:
     """Return a resource of the Neuron device plugin that a pod requests, and no node and no DeviceClass serves."""
     for name in limits(pod):
-        ours = name in PLUGIN_LIMITS and not class_of(snapshot, name)
-        if ours and not any(node_views.offers(node, name) for node in snapshot.all("Node")):
+        is_plugin_limit = name in PLUGIN_LIMITS and not class_of(snapshot, name)
+        if is_plugin_limit and not any(node_views.offers(node, name) for node in snapshot.all("Node")):
             return name
     return ""
 

@@ -40,11 +40,9 @@ _REFUSALS: Final = ("FailedScheduling", "NotTriggerScaleUp")
 def about(world: World, kind: str, item: Wire) -> list[EventView]:
     """Return the events about an object, the newest first."""
     meta = MetaView.of(item["metadata"])
-    posted = []
-    for each in world.events.get((kind, meta.namespace, meta.name), ()):
-        posted.append(EventView.of(each))
-    mine = ("", meta.uid, meta.name)
-    return sorted((each for each in posted if each.involved_object.uid in mine), key=_time, reverse=True)
+    posted = [EventView.of(raw_event) for raw_event in world.events.get((kind, meta.namespace, meta.name), ())]
+    own_ids = ("", meta.uid, meta.name)
+    return sorted((event for event in posted if event.involved_object.uid in own_ids), key=_time, reverse=True)
 
 
 def _time(event: EventView) -> str:

@@ -30,14 +30,14 @@ class Comparison:
 
 def parts(expression: str) -> list[tuple[int, str]]:
     """Return the operands of the outermost && with their places; the whole expression if || or ?: is outermost."""
-    found, start = [], 0
+    operands, start = [], 0
     for place, operator in _outermost(expression):
         if operator in ("||", "?"):
             return [(0, expression)]
         if operator == "&&":
-            found.append((start, expression[start:place]))
+            operands.append((start, expression[start:place]))
             start = place + 2
-    return [*found, (start, expression[start:])]
+    return [*operands, (start, expression[start:])]
 
 
 def _outermost(expression: str) -> Iterator[tuple[int, str]]:
@@ -71,8 +71,8 @@ def comparison(part: str) -> Comparison | None:
     match = _COMPARISON.fullmatch(part)
     if match is None:
         return None
-    value = _value_of(match["literal"])
-    return Comparison(match["domain"], match["name"], match["operator"], value, *match.span("literal"))
+    literal_value = _value_of(match["literal"])
+    return Comparison(match["domain"], match["name"], match["operator"], literal_value, *match.span("literal"))
 
 
 def _value_of(literal: str) -> str | bool | int:
@@ -85,10 +85,10 @@ def _value_of(literal: str) -> str | bool | int:
 
 def reads(expression: str) -> list[tuple[str, str, tuple[int, int]]]:
     """Return domain, name and place of the name of each attribute that an expression reads or tests."""
-    found = []
+    attributes_read = []
     for match in _READS.finditer(expression):
-        found.append((match["domain"], match["name"], match.span("name")))
-    return found
+        attributes_read.append((match["domain"], match["name"], match.span("name")))
+    return attributes_read
 
 
 def remedy(expression: str, error: str) -> str:

@@ -42,17 +42,17 @@ def requests(pod: Wire, class_of: Callable[[str], str]) -> list[Obj]:
     """Return the requests; `class_of` returns the DeviceClass that serves a resource, or an empty string."""
     spec = PodView.of(pod).spec
     inits, main = spec.init_containers, spec.containers
-    ends = [*(each.restart_policy != "Always" for each in inits), *(False for _ in main)]
-    wanted = [each.resources.wanted for each in (*inits, *main)]
-    found: list[Obj] = []
-    for resource in sorted({name for each in wanted for name in each}):
+    ends = [*(container.restart_policy != "Always" for container in inits), *(False for _ in main)]
+    resources_by_container = [container.resources.wanted for container in (*inits, *main)]
+    claim_requests: list[Obj] = []
+    for resource in sorted({name for container_resources in resources_by_container for name in container_resources}):
         device_class = class_of(resource)
         if device_class:
-            found += _of_resource(resource, device_class, wanted, ends)
-    return sorted(found, key=lambda request: str(request["name"]))
+            claim_requests += _of_resource(resource, device_class, resources_by_container, ends)
+    return sorted(claim_requests, key=lambda request: str(request["name"]))
 
 
-def containers_of(pod: Wire, made: Sequence[RequestView]) -> list[tuple[str, str]]:
+def containers_of(pod: Wire, claim_requests: Sequence[RequestView]) -> list[tuple[str, str]]:
     """Return which container sees the devices of which of these requests: pairs of their names.
 
     The scheduler writes them into the pod's status. Before that they follow from the rule for the requests: a container
@@ -66,7 +66,7 @@ def containers_of(pod: Wire, made: Sequence[RequestView]) -> list[tuple[str, str
     ends = [container.restart_policy != "Always" for container in seen.spec.init_containers]
     ends += [False] * len(seen.spec.containers)
     pairs = []
-    for request in made:
+    for request in claim_requests:
         match = _NAME.fullmatch(request.name)
         if match is None or int(match[1]) >= len(listed):
             continue
@@ -80,35 +80,45 @@ def containers_of(pod: Wire, made: Sequence[RequestView]) -> list[tuple[str, str
     return pairs
 
 
-def _of_resource(resource: str, device_class: str, wanted: Sequence[dict[str, Any]], ends: Sequence[bool]) -> list[Obj]:
+def _of_resource(
+    resource: str, device_class: str, resources_by_container: Sequence[dict[str, Any]], ends: Sequence[bool]
+) -> list[Obj]:
     stay: list[Obj | None] = []  # the requests of the containers that do not end before others start
-    for index, each in enumerate(wanted):
-        made = None
+    for index, container_resources in enumerate(resources_by_container):
+        container_request = None
         if not ends[index]:
-            made = _request(index, resource, device_class, _count(each, resource), each)
-        stay.append(made)
+            container_request = _request(
+                index, resource, device_class, _count(container_resources, resource), container_resources
+            )
+        stay.append(container_request)
     largest: Obj | None = None
-    for index, each in enumerate(wanted):
+    for index, container_resources in enumerate(resources_by_container):
         if not ends[index]:
             continue
         shared = sum(int(request["exactly"]["count"]) for request in stay[index:] if request is not None)
-        made = _request(index, resource, device_class, _count(each, resource) - shared, each)
-        if made is not None and (largest is None or largest["exactly"]["count"] < made["exactly"]["count"]):
-            largest = made
+        container_request = _request(
+            index, resource, device_class, _count(container_resources, resource) - shared, container_resources
+        )
+        if container_request is not None and (
+            largest is None or largest["exactly"]["count"] < container_request["exactly"]["count"]
+        ):
+            largest = container_request
     return [request for request in (largest, *stay) if request is not None]
 
 
-def _count(wanted: dict[str, Any], resource: str) -> int:
-    amount = str(wanted.get(resource, 0))
+def _count(container_resources: dict[str, Any], resource: str) -> int:
+    amount = str(container_resources.get(resource, 0))
     if amount.isdecimal():
         return int(amount)
     return 0
 
 
-def _request(index: int, resource: str, device_class: str, count: int, wanted: dict[str, Any]) -> Obj | None:
+def _request(
+    index: int, resource: str, device_class: str, count: int, container_resources: dict[str, Any]
+) -> Obj | None:
     """Return the request of a container for more devices; None if it needs none."""
     if count <= 0:
         return None
-    name = f"container-{index}-request-{sorted(wanted).index(resource)}"
+    name = f"container-{index}-request-{sorted(container_resources).index(resource)}"
     exactly = {"deviceClassName": device_class, "allocationMode": "ExactCount", "count": count}
     return {"name": name, "exactly": exactly}

@@ -37,47 +37,49 @@ class FleetFault:
 def of_fleet(world: World, nodes: Sequence[NodeView]) -> list[FleetFault]:
     """Return the faults of the UltraServers, then those of nodes."""
     servers = by_id(world)
-    found: list[FleetFault] = []
+    fleet_faults: list[FleetFault] = []
     for name in fleet.ultraservers(nodes):
-        found += of_ultraserver(name, members(world, name), servers.get(name))  # with those that are not selected
+        fleet_faults += of_ultraserver(
+            name, members(world, name), servers.get(name)
+        )  # with those that are not selected
     slices_seen = "ResourceSlice" not in unseen.kinds(world.snapshot)
     for node in nodes:
         of_object = list(_of_object(world, node.name))
-        unusable = any(each.what == UNUSABLE for each in of_object)
+        unusable = any(fault.what == UNUSABLE for fault in of_object)
         of_devices = of_node(node, slices_seen=slices_seen)
-        found += [each for each in of_devices if not (unusable and each.what == SILENT)]
-        found += of_object
-    return found
+        fleet_faults += [fault for fault in of_devices if not (unusable and fault.what == SILENT)]
+        fleet_faults += of_object
+    return fleet_faults
 
 
 def members(world: World, name: str) -> list[NodeView]:
     """Return the nodes that publish an UltraServer's id, by their position."""
-    found = (fleet.view(world, node) for node in world.ultraservers.get(name, ()))
-    return sorted((each for each in found if each is not None), key=lambda each: each.position)
+    views = (fleet.view(world, node) for node in world.ultraservers.get(name, ()))
+    return sorted((member for member in views if member is not None), key=lambda member: member.position)
 
 
 def by_id(world: World) -> Mapping[str, UltraServerView]:
     """Return the NeuronUltraServers by the id that their nodes publish."""
-    return {name: UltraServerView.of(item) for name, item in objects_by_id(world).items()}
+    return {name: UltraServerView.of(raw_server) for name, raw_server in objects_by_id(world).items()}
 
 
 def objects_by_id(world: World) -> Mapping[str, Wire]:
     """Return the objects of the NeuronUltraServers by the id that their nodes publish."""
-    found = {}
-    for item in world.snapshot.all("NeuronUltraServer"):
-        server = UltraServerView.of(item)
-        found[server.status.ultraserver_id or server.metadata.name] = item
-    return found
+    object_by_id = {}
+    for raw_server in world.snapshot.all("NeuronUltraServer"):
+        server = UltraServerView.of(raw_server)
+        object_by_id[server.status.ultraserver_id or server.metadata.name] = raw_server
+    return object_by_id
 
 
 def of_ultraserver(name: str, group: Sequence[NodeView], server: UltraServerView | None) -> Iterator[FleetFault]:
     """Yield what is wrong with an UltraServer: nodes that are missing, links that are down, and its conditions."""
     size = _size(group, server)
     if len(group) < size:
-        there = {member.name for member in group}
-        known = [each.node_name for each in _topology(server)]
-        gone = [name for name in known if name not in there]
-        detail = f"{', '.join(gone)} is missing" if gone else ""
+        present_names = {member.name for member in group}
+        listed_names = [node.node_name for node in _topology(server)]
+        missing_names = [name for name in listed_names if name not in present_names]
+        detail = f"{', '.join(missing_names)} is missing" if missing_names else ""
         yield FleetFault(ULTRASERVER, name, f"{len(group)} of {size} nodes", detail)
     down = []
     for way in LINKS:
@@ -87,28 +89,28 @@ def of_ultraserver(name: str, group: Sequence[NodeView], server: UltraServerView
         yield FleetFault(ULTRASERVER, name, f"{' and '.join(down)} links down")
     for condition in degraded(server):
         reason = condition.reason or "Degraded"
-        told = (reason == "LinkDown" and bool(down)) or (reason == "NodeMissing" and len(group) < size)
-        if not told:
+        is_shown = (reason == "LinkDown" and bool(down)) or (reason == "NodeMissing" and len(group) < size)
+        if not is_shown:
             yield FleetFault(ULTRASERVER, name, reason, condition.message)
 
 
 def missing(group: Sequence[NodeView], server: UltraServerView | None) -> dict[int, str]:
     """Return the positions of an UltraServer that no node has, with the name of the node if its object has one."""
-    there = {member.position for member in group}
-    named = {each.node_id: each.node_name for each in _topology(server)}
-    gone = [place for place in range(_size(group, server)) if place not in there]
+    present_positions = {member.position for member in group}
+    named = {node.node_id: node.node_name for node in _topology(server)}
+    missing_positions = [place for place in range(_size(group, server)) if place not in present_positions]
     short = _size(group, server) - len(group)
-    return {place: named.get(place, "") for place in gone[:short]}
+    return {place: named.get(place, "") for place in missing_positions[:short]}
 
 
 def degraded(server: UltraServerView | None) -> list[ConditionView]:
     """Return the conditions of a NeuronUltraServer that say what is wrong with it."""
     conditions = server.status.conditions if server is not None else ()
-    found = []
-    for each in conditions:
-        if each.type == "Degraded" and each.status == "True":
-            found.append(each)
-    return found
+    degraded_conditions = []
+    for condition in conditions:
+        if condition.type == "Degraded" and condition.status == "True":
+            degraded_conditions.append(condition)
+    return degraded_conditions
 
 
 def _topology(server: UltraServerView | None) -> Sequence[UltraServerNode]:
@@ -134,7 +136,9 @@ def _of_object(world: World, name: str) -> Iterator[FleetFault]:
         yield FleetFault(NODE, name, f"runtime {why}")
     if problem := _kubelet(node.status.node_info.kubelet_version):
         yield FleetFault(NODE, name, problem)
-    offered = next((each for each in demand.PLUGIN_LIMITS if node_views.offers(world.nodes[name], each)), "")
+    offered = next(
+        (resource for resource in demand.PLUGIN_LIMITS if node_views.offers(world.nodes[name], resource)), ""
+    )
     if offered:
         yield FleetFault(NODE, name, f"a Neuron device plugin offers {offered}")
     slices = world.slices_of(name)
@@ -143,12 +147,12 @@ def _of_object(world: World, name: str) -> Iterator[FleetFault]:
     for pool in world.likeness.pools(world.decoded(world.nodes[name])):
         if not pool.usable:
             unusable.append(pool)
-    ours = [pool for pool in unusable if pool.driver == names.DRIVER]
-    if disagreement or ours:
+    own_pools = [pool for pool in unusable if pool.driver == names.DRIVER]
+    if disagreement or own_pools:
         if disagreement:
             detail = disagreement[0]
         else:
-            detail = ours[0].invalid or "slices of its pool are missing"
+            detail = own_pools[0].invalid or "slices of its pool are missing"
         yield FleetFault(NODE, name, UNUSABLE, detail)
 
 

@@ -35,17 +35,17 @@ class DeviceView(msgspec.Struct, frozen=True, gc=False):
     @property
     def groups(self) -> Mapping[str, str]:
         """The ids of its groups, by attribute."""
-        found = {}
+        id_by_attribute = {}
         for key in self.attributes:
             if "devicegroup" in key:
-                found[key] = str(_value(self.attributes, key))
-        return found
+                id_by_attribute[key] = str(_value(self.attributes, key))
+        return id_by_attribute
 
     @property
     def modes(self) -> list[int]:
         """The sizes of groups of nodes that its node supports; empty outside of UltraServers."""
         text = str(_value(self.attributes, "ultraserverModes") or "")
-        return [int(each) for each in text.split("_") if each.isdigit()]
+        return [int(part) for part in text.split("_") if part.isdigit()]
 
     @property
     def free(self) -> bool:
@@ -88,11 +88,11 @@ class NodeView(msgspec.Struct, frozen=True, gc=False):
 
 def nodes(world: World, selected: labels.Test = labels.EVERY) -> list[NodeView]:
     """Return the Neuron nodes with labels that are selected, by name as a person counts: node-2 before node-10."""
-    found = []
+    node_views = []
     for node in world.nodes.values():
-        if selected(world.decoded(node).labels) and (made := _node(world, node)) is not None:
-            found.append(made)
-    return sorted(found, key=lambda each: natural(each.name))
+        if selected(world.decoded(node).labels) and (node_view := _node(world, node)) is not None:
+            node_views.append(node_view)
+    return sorted(node_views, key=lambda node_view: natural(node_view.name))
 
 
 def view(world: World, name: str) -> NodeView | None:
@@ -150,14 +150,14 @@ def _node(world: World, wire: Wire) -> NodeView | None:
 
 def _devices(world: World, pools: Sequence[ResourcePool]) -> list[DeviceView]:
     counting = Counting([pool for pool in pools if pool.usable and pool.counters], world.in_use)
-    found: list[DeviceView] = []
+    device_views: list[DeviceView] = []
     for pool in pools:
         free = _free(world, pool)
         if free is not None:
-            found += _held(world, pool, free)
+            device_views += _with_holders(world, pool, free)
         else:
-            found += _each(world, pool, counting)
-    return found
+            device_views += _with_holders_and_faults(world, pool, counting)
+    return device_views
 
 
 def _free(world: World, pool: ResourcePool) -> Sequence[DeviceView | None] | None:
@@ -167,11 +167,11 @@ def _free(world: World, pool: ResourcePool) -> Sequence[DeviceView | None] | Non
     """
     if pool.counters:
         return None
-    known = world.free_views
+    free_views = world.free_views
     same = tuple(map(id, pool.facts))
-    if same not in known:
-        known[same] = None if any(map(_may_be_sick, pool.devices)) else list(map(_as_free, pool.devices))
-    return known[same]
+    if same not in free_views:
+        free_views[same] = None if any(map(_may_be_sick, pool.devices)) else list(map(_as_free, pool.devices))
+    return free_views[same]
 
 
 def _as_free(device: PoolDevice) -> DeviceView | None:
@@ -181,7 +181,7 @@ def _as_free(device: PoolDevice) -> DeviceView | None:
     return DeviceView(device.id.device, number, (), "", device.attributes)
 
 
-def _held(world: World, pool: ResourcePool, free: Sequence[DeviceView | None]) -> list[DeviceView]:
+def _with_holders(world: World, pool: ResourcePool, free: Sequence[DeviceView | None]) -> list[DeviceView]:
     """Return the devices of a pool with those who hold them."""
     held_by = world.holders
     holders = [held_by.get(device.id) for device in pool.devices]
@@ -192,7 +192,7 @@ def _held(world: World, pool: ResourcePool, free: Sequence[DeviceView | None]) -
     ]
 
 
-def _each(world: World, pool: ResourcePool, counting: Counting) -> Iterator[DeviceView]:
+def _with_holders_and_faults(world: World, pool: ResourcePool, counting: Counting) -> Iterator[DeviceView]:
     """Yield the devices of a pool with those who hold them, or the counters that they need, and their faults."""
     held_by = world.holders
     users = _users(world, pool.devices) if pool.counters else {}
@@ -203,10 +203,10 @@ def _each(world: World, pool: ResourcePool, counting: Counting) -> Iterator[Devi
         holder = held_by.get(device.id)
         holders: tuple[Holder, ...] = (holder,) if holder else ()
         if not holder and device.consumes and pool.usable and not counting.allows(device):
-            others: dict[int, Holder] = {}
+            holder_by_id: dict[int, Holder] = {}
             for key in device.consumes:
-                others.update((id(held_by[user]), held_by[user]) for user in users.get(key, ()))
-            holders = tuple(others.values())
+                holder_by_id.update((id(held_by[user]), held_by[user]) for user in users.get(key, ()))
+            holders = tuple(holder_by_id.values())
         faults = _faults(device) if _may_be_sick(device) else ""
         yield DeviceView(device.id.device, number, holders, faults, device.attributes)
 
@@ -225,12 +225,12 @@ def _numbered(name: str) -> tuple[bool, int | None]:
 
 def _users(world: World, devices: Iterable[PoolDevice]) -> Mapping[tuple[str, str], list[DeviceId]]:
     """Return the devices in use by the counters that they consume."""
-    found: dict[tuple[str, str], list[DeviceId]] = defaultdict(list)
+    devices_by_counter: dict[tuple[str, str], list[DeviceId]] = defaultdict(list)
     for device in devices:
         if device.id in world.holders:
             for key in device.consumes:
-                found[key].append(device.id)
-    return found
+                devices_by_counter[key].append(device.id)
+    return devices_by_counter
 
 
 def _faults(device: PoolDevice) -> str:
@@ -249,27 +249,27 @@ def _value(attributes: Mapping[str, Wire], name: str) -> object:
     return next((value for value in published.values() if value is not None), None)
 
 
-def ultraservers(found: Iterable[NodeView]) -> dict[str, list[NodeView]]:
+def ultraservers(node_views: Iterable[NodeView]) -> dict[str, list[NodeView]]:
     """Return the nodes of each UltraServer, by its id and the nodes' positions."""
     groups: dict[str, list[NodeView]] = defaultdict(list)
-    for node in found:
+    for node in node_views:
         if node.ultraserver:
             groups[node.ultraserver].append(node)
-    made = {}
+    ordered = {}
     for key in sorted(groups, key=natural):
-        made[key] = sorted(groups[key], key=lambda node: node.position)
-    return made
+        ordered[key] = sorted(groups[key], key=lambda node: node.position)
+    return ordered
 
 
 def waiting(world: World) -> list[Wire]:
     """Return the pods without a node that request Neuron devices, the oldest first."""
-    found = []
+    waiting_pods = []
     for pod, place in world.placed_pods:
         if place.spec.node_name or place.status.phase not in ("", "Pending"):
             continue
         if wants_devices(pod):
-            found.append(pod)
-    return sorted(found, key=_created)
+            waiting_pods.append(pod)
+    return sorted(waiting_pods, key=_created)
 
 
 def wants_devices(pod: Wire) -> bool:

@@ -22,26 +22,26 @@ class GangShortage:
     """A gang that needs more pods than exist, or than fit.
 
     - `least`, `pods`, `running`: how many it needs at once, exist, and run.
-    - `left`: those that fit nowhere, in the world `after` the others were placed.
+    - `unplaced`: those that fit nowhere, in the world `after` the others were placed.
     """
 
     group: str
     least: int
     pods: int
     running: int
-    left: Sequence[Wire]
+    unplaced: Sequence[Wire]
     after: World
 
 
 def least(snapshot: Snapshot, namespace: str, group: str) -> int:
     """Return how many pods of a PodGroup run at once or not at all; 0 without a gang."""
-    found = snapshot.get("PodGroup", group, namespace) if group else None
-    return PodGroupView.of(found).spec.scheduling_policy.gang.min_count
+    pod_group = snapshot.get("PodGroup", group, namespace) if group else None
+    return PodGroupView.of(pod_group).spec.scheduling_policy.gang.min_count
 
 
 def running(snapshot: Snapshot, namespace: str, group: str) -> int:
     """Return how many pods of a PodGroup have a node already."""
-    return sum(bool(PodPlace.of(each).spec.node_name) for each in _mates(snapshot, namespace, group))
+    return sum(bool(PodPlace.of(pod).spec.node_name) for pod in _mates(snapshot, namespace, group))
 
 
 def shortage(world: World, pod: Wire) -> GangShortage | None:
@@ -52,36 +52,36 @@ def shortage(world: World, pod: Wire) -> GangShortage | None:
     if needed < 2:
         return None
     mates = _mates(world.snapshot, namespace, group)
-    waiting = [each for each in mates if not PodPlace.of(each).spec.node_name]
+    waiting = [mate for mate in mates if not PodPlace.of(mate).spec.node_name]
     running = len(mates) - len(waiting)
     if len(mates) < needed:
         return GangShortage(group, needed, len(mates), running, (), world)
     if len(waiting) > MOST:
         return None
-    after, left = _placed(world, waiting)
-    if len(mates) - len(left) >= needed:
+    after, unplaced = _placed(world, waiting)
+    if len(mates) - len(unplaced) >= needed:
         return None
-    return GangShortage(group, needed, len(mates), running, left, after)
+    return GangShortage(group, needed, len(mates), running, unplaced, after)
 
 
 def _mates(snapshot: Snapshot, namespace: str, group: str) -> list[Wire]:
     """Return the pods of a group that have not ended."""
-    found = []
-    for each in snapshot.all("Pod"):
-        place = PodPlace.of(each)
+    mates = []
+    for pod in snapshot.all("Pod"):
+        place = PodPlace.of(pod)
         same = place.metadata.namespace == namespace and place.group == group
         if same and not place.has_ended and not place.metadata.deletion_timestamp:
-            found.append(each)
-    return found
+            mates.append(pod)
+    return mates
 
 
 def _placed(world: World, pods: Sequence[Wire]) -> tuple[World, list[Wire]]:
     """Place pods one after the other; return the world with them, and those that fit nowhere."""
-    left: list[Wire] = []
+    unplaced: list[Wire] = []
     for pod in pods:
         outcome = world.place(pod)
         if isinstance(outcome, Placement):
             world = world.after(placing.placed_objects(world, pod, outcome))
         else:
-            left.append(pod)
-    return world, left
+            unplaced.append(pod)
+    return world, unplaced

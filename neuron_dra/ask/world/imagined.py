@@ -53,16 +53,19 @@ def fleet(text: str, source: str, sets: Collection[str] = (), *, shared: bool = 
     `shared`, equal nodes have the same list of devices, which nobody may change then. Raises SettingsError, which names
     `source`.
     """
-    items: list[dict[str, Any]] = [*({**each} for each in objects.DEVICE_CLASSES), *map(_set_class, sets)]
+    items: list[dict[str, Any]] = [
+        *({**device_class} for device_class in objects.DEVICE_CLASSES),
+        *map(_set_class, sets),
+    ]
     numbers: Counter[str] = Counter()
     has_interfaces = False
     for line in text.replace(",", "\n").splitlines():
-        wanted = line.partition("#")[0].strip()
-        if not wanted:
+        description = line.partition("#")[0].strip()
+        if not description:
             continue
-        match = _LINE.fullmatch(wanted)
+        match = _LINE.fullmatch(description)
         if match is None:
-            raise SettingsError(f"{source}: {wanted!r}: {_SYNTAX}")
+            raise SettingsError(f"{source}: {description!r}: {_SYNTAX}")
         spec = catalogue.lookup(match[3])
         if spec is None and match[3] != _PLAIN:
             raise SettingsError(f"{source}: the instance type {match[3]} is unknown{catalogue.nearest(match[3])}")
@@ -77,13 +80,14 @@ def fleet(text: str, source: str, sets: Collection[str] = (), *, shared: bool = 
         if sum(numbers.values()) + number > MOST_NODES:
             raise SettingsError(f"{source}: more than {MOST_NODES} nodes")
         if spec is None:
-            made = _plain(number, numbers)
+            objects_of_line = _plain(number, numbers)
         else:
-            made = _nodes(_OfType(spec, sets, grouped=bool(match[2]), shared=shared), number, numbers)
-        for item in made:
-            items.append(_marked(item, *marks))
+            node_type = _OfType(spec, sets, grouped=bool(match[2]), shared=shared)
+            objects_of_line = _nodes(node_type, number, numbers)
+        for fleet_object in objects_of_line:
+            items.append(_marked(fleet_object, *marks))
             if efa and spec is not None:
-                items += [_marked(each, *marks) for each in _interfaces(item, spec)]
+                items += [_marked(interface_slice, *marks) for interface_slice in _interfaces(fleet_object, spec)]
         if efa:
             has_interfaces = True
     if not numbers:
@@ -99,21 +103,21 @@ def _efa_class() -> dict[str, Any]:
     return {"apiVersion": API, "kind": "DeviceClass", "metadata": meta, "spec": {"selectors": [selector]}}
 
 
-def _interfaces(item: dict[str, Any], spec: InstanceType) -> Iterator[dict[str, Any]]:
+def _interfaces(fleet_object: dict[str, Any], spec: InstanceType) -> Iterator[dict[str, Any]]:
     """Yield the slice of a node's EFA interfaces as DRANET's: each has the groups of a device beside it."""
-    if item["kind"] != "ResourceSlice" or spec.efa is None:
+    if fleet_object["kind"] != "ResourceSlice" or spec.efa is None:
         return
-    if not any(is_whole(each) or each["name"] == names.NODE_DEVICE for each in item["spec"]["devices"]):
+    if not any(is_whole(device) or device["name"] == names.NODE_DEVICE for device in fleet_object["spec"]["devices"]):
         return
-    inner = item["spec"]
+    inner = fleet_object["spec"]
     beside: dict[str, dict[str, Any]] = {}
     for device_id, ids in groups.group_ids(spec).items():
         attributes = {f"{names.GROUP_DOMAIN}/devicegroup{size}_id": {"string": text} for size, text in ids.items()}
         beside.setdefault(spec.efa[device_id], attributes)  # two devices of a trn1 share one
     devices = [_interface(address, of_groups, spec) for address, of_groups in sorted(beside.items())]
     pool = {"name": inner["nodeName"], "generation": 1, "resourceSliceCount": 1}
-    made = {"driver": EFA_DRIVER, "nodeName": inner["nodeName"], "pool": pool, "devices": devices}
-    yield {**item, "metadata": {"name": f"{inner['nodeName']}-{EFA_DRIVER}"}, "spec": made}
+    slice_spec = {"driver": EFA_DRIVER, "nodeName": inner["nodeName"], "pool": pool, "devices": devices}
+    yield {**fleet_object, "metadata": {"name": f"{inner['nodeName']}-{EFA_DRIVER}"}, "spec": slice_spec}
 
 
 def _interface(address: str, of_groups: dict[str, Any], spec: InstanceType) -> dict[str, Any]:
@@ -158,12 +162,12 @@ def _marks(words: list[str], source: str) -> tuple[dict[str, str], list[dict[str
     return labels, taints
 
 
-def _marked(item: dict[str, Any], labels: dict[str, str], taints: list[dict[str, str]]) -> dict[str, Any]:
+def _marked(fleet_object: dict[str, Any], labels: dict[str, str], taints: list[dict[str, str]]) -> dict[str, Any]:
     """Return the object, with labels and taints if it is a Node."""
-    if item["kind"] == "Node":
-        item["metadata"]["labels"].update(labels)
-        item["spec"].update({"taints": taints} if taints else {})
-    return item
+    if fleet_object["kind"] == "Node":
+        fleet_object["metadata"]["labels"].update(labels)
+        fleet_object["spec"].update({"taints": taints} if taints else {})
+    return fleet_object
 
 
 def _plain(number: int, numbers: Counter[str]) -> Iterable[dict[str, Any]]:
@@ -189,19 +193,19 @@ class _OfType:
         server = f"{self.family}-ultraserver-{place // 4}" if self._grouped else ""
         if position not in self._made:
             items = _slices(self.spec, position if self._grouped else None, self._sets)
-            self._made[position] = [self._text(item) for item in items]
+            self._made[position] = [self._text(raw_slice) for raw_slice in items]
         for text, published in self._made[position]:
-            item = json.loads(text.replace(_PLACE, name).replace(f"{_PLACE}-server".upper(), server))
+            raw_slice = json.loads(text.replace(_PLACE, name).replace(f"{_PLACE}-server".upper(), server))
             if published is not None:
-                item["spec"]["devices"] = published
-            yield item
+                raw_slice["spec"]["devices"] = published
+            yield raw_slice
 
-    def _text(self, item: dict[str, Any]) -> tuple[str, Any]:
+    def _text(self, raw_slice: dict[str, Any]) -> tuple[str, Any]:
         """Return the text of a slice, and its devices apart if they are the same for each node."""
-        published = item["spec"].get("devices")
+        published = raw_slice["spec"].get("devices")
         if not self._shared or not published or _PLACE in json.dumps(published).lower():
-            return json.dumps(item), None
-        return json.dumps({**item, "spec": {**item["spec"], "devices": None}}), published
+            return json.dumps(raw_slice), None
+        return json.dumps({**raw_slice, "spec": {**raw_slice["spec"], "devices": None}}), published
 
 
 def _nodes(own: _OfType, number: int, numbers: Counter[str]) -> Iterable[dict[str, Any]]:
@@ -227,23 +231,23 @@ def _slices(spec: InstanceType, position: int | None, sets: Collection[str]) -> 
         divided = partitions.partitioned(node, published, parts=position is None)
     else:
         divided = None
-    made = slice_objects(_PLACE, published, _requested(divided, sets) if divided is not None else None)
-    return [{**item, "metadata": {"name": item["metadata"]["name"]}} for item in made]
+    slices = slice_objects(_PLACE, published, _requested(divided, sets) if divided is not None else None)
+    return [{**raw_slice, "metadata": {"name": raw_slice["metadata"]["name"]}} for raw_slice in slices]
 
 
 def healthy(node: str, spec: InstanceType, sets: Collection[str]) -> list[dict[str, Any]]:
     """Return the slices that a healthy node of a type publishes, outside of an UltraServer."""
-    made: list[dict[str, Any]] = json.loads(json.dumps(_slices(spec, None, sets)).replace(_PLACE, node))
-    return made
+    slices: list[dict[str, Any]] = json.loads(json.dumps(_slices(spec, None, sets)).replace(_PLACE, node))
+    return slices
 
 
 def _requested(divided: Partitioned, sets: Collection[str]) -> Partitioned:
     """Return what a node publishes without the sizes that no pod requests: no claim can get them."""
     kept = []
-    for one in divided.partitions:
-        names_of_size = {f"connected-{len(one.device.device_ids)}", f"cores-{len(one.cores)}"}
-        if not is_partition(one.device.name) or not names_of_size.isdisjoint(sets):
-            kept.append(one)
+    for partition in divided.partitions:
+        names_of_size = {f"connected-{len(partition.device.device_ids)}", f"cores-{len(partition.cores)}"}
+        if not is_partition(partition.device.name) or not names_of_size.isdisjoint(sets):
+            kept.append(partition)
     return replace(divided, partitions=tuple(kept))
 
 
@@ -258,19 +262,19 @@ def _set_class(size: str) -> dict[str, Any]:
     )
 
 
-def requested_sets(wanted: Snapshot) -> frozenset[str]:
+def requested_sets(snapshot: Snapshot) -> frozenset[str]:
     """Return the sizes of connected sets and core partitions that pods request by limits, or claims by their class."""
     named: set[str] = set()
-    for pod in wanted.all("Pod"):
+    for pod in snapshot.all("Pod"):
         named.update(name.removeprefix(demand.IMPLICIT) for name in demand.limits(pod))
-    made = []
-    for each in wanted.all("ResourceClaimTemplate"):
-        made.append(demand.from_template(each, "", ""))
-    for claim in (*wanted.all("ResourceClaim"), *made):
+    claims_of_templates = []
+    for template in snapshot.all("ResourceClaimTemplate"):
+        claims_of_templates.append(demand.from_template(template, "", ""))
+    for claim in (*snapshot.all("ResourceClaim"), *claims_of_templates):
         for request in model.claim(claim).requests:
-            named.update(each.class_name for each in request.alternatives)
-    found = [_SET_CLASS.fullmatch(name) for name in named]
-    return frozenset(match[1] for match in found if match)
+            named.update(alternative.class_name for alternative in request.alternatives)
+    matches = [_SET_CLASS.fullmatch(name) for name in named]
+    return frozenset(match[1] for match in matches if match)
 
 
 def _facts(spec: InstanceType, position: int | None) -> UltraServerFacts | None:

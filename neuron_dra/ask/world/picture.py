@@ -68,14 +68,14 @@ class Picture:
 def draw(node: NodeView, legend: Legend) -> Picture:
     """Return the picture of a node."""
     spec = node.spec
-    whole = next((each for each in node.devices if each.number is None), None)
-    by_number = {each.number: each for each in node.devices if each.number is not None}
+    whole = next((device for device in node.devices if device.number is None), None)
+    by_number = {device.number: device for device in node.devices if device.number is not None}
     number = spec.device_count if spec else len(by_number)
     places, columns = _places(spec.shape if spec else "none", number)
     cells = []
-    for each, (x, y) in enumerate(places):
-        mark, title = _mark(node, by_number.get(each, whole), legend)
-        cells.append(Cell(each, x, y, mark, title))
+    for device_number, (x, y) in enumerate(places):
+        mark, title = _mark(node, by_number.get(device_number, whole), legend)
+        cells.append(Cell(device_number, x, y, mark, title))
     switched = spec is not None and spec.shape == "switch"
     links = () if spec is None or switched else _links(spec.links)
     rows = max((y for _, y in places), default=0) + 1
@@ -85,20 +85,20 @@ def draw(node: NodeView, legend: Legend) -> Picture:
 def _places(shape: str, number: int) -> tuple[list[tuple[int, int]], int]:
     """Return the place of each device, and the number of columns."""
     if number == 16 and shape in ("torus", "switch"):
-        return [(each % 4, each // 4) for each in range(number)], 4
+        return [(index % 4, index // 4) for index in range(number)], 4
     if shape == "ring" and number > 3:
         half = (number + 1) // 2
-        return [(each, 0) if each < half else (number - 1 - each, 1) for each in range(number)], half
-    return [(each, 0) for each in range(number)], number
+        return [(index, 0) if index < half else (number - 1 - index, 1) for index in range(number)], half
+    return [(index, 0) for index in range(number)], number
 
 
 @cache  # there are few types, and thousands of nodes
 def _links(neighbors: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, int], ...]:
-    found = set()
-    for one, others in enumerate(neighbors):
-        for other in others:
-            found.add((min(one, other), max(one, other)))
-    return tuple(sorted(found))
+    links = set()
+    for device_number, neighbor_numbers in enumerate(neighbors):
+        for neighbor in neighbor_numbers:
+            links.add((min(device_number, neighbor), max(device_number, neighbor)))
+    return tuple(sorted(links))
 
 
 def _mark(node: NodeView, device: DeviceView | None, legend: Legend) -> tuple[str, str]:
@@ -158,10 +158,10 @@ def is_whole(node: NodeView) -> bool:
 
 def amount(pictures: Sequence[Picture], mark: str) -> str:
     """Return how many devices have a mark, or how many nodes if all are published as a whole; empty if none has it."""
-    counts = [sum(cell.mark == mark for cell in made.cells) for made in pictures]
+    counts = [sum(cell.mark == mark for cell in picture.cells) for picture in pictures]
     if not any(counts):
         return ""
-    if all(is_whole(made.node) for made in pictures):
+    if all(is_whole(picture.node) for picture in pictures):
         return words.count(sum(count > 0 for count in counts), "node")
     return words.count(sum(counts), "device")
 
@@ -173,7 +173,7 @@ def short(name: str) -> str:
 
 def free_groups(node: NodeView) -> list[str]:
     """Return, for each group attribute, the devices of a group that is entirely free, or that none is."""
-    found = []
+    lines = []
     names: set[str] = set()
     for device in node.devices:
         names.update(device.groups)
@@ -181,7 +181,7 @@ def free_groups(node: NodeView) -> list[str]:
         groups: dict[object, list[DeviceView]] = {}
         for device in node.devices:
             groups.setdefault(device.groups.get(name), []).append(device)
-        size = max(len(each) for each in groups.values())
+        size = max(len(members) for members in groups.values())
         if size < 2:
             continue
         texts = []
@@ -189,8 +189,8 @@ def free_groups(node: NodeView) -> list[str]:
             if node.free and all(device.free for device in members):
                 text = words.devices([device.name for device in members])
                 texts.append(text.removeprefix("devices "))
-        found.append(f"groups of {size} free: {', '.join(texts) or 'none'}")
-    return found
+        lines.append(f"groups of {size} free: {', '.join(texts) or 'none'}")
+    return lines
 
 
 def square(nodes: Sequence[NodeView]) -> bool:

@@ -13,23 +13,23 @@ def placed_objects(world: World, pod: Wire, outcome: Placement) -> list[Wire]:
     """Return the pod with its node, and its claims with their allocations."""
     meta = PodView.of(pod).metadata
     user = {"resource": "pods", "name": meta.name, "uid": meta.uid}
-    made: list[Wire] = []
+    new_claim_statuses: list[Wire] = []
     more: Obj = {}
     objects: list[Wire] = []
-    for each in world.claims_of(pod):
-        if each.claim is None:
+    for pod_claim in world.claims_of(pod):
+        if pod_claim.claim is None:
             continue
-        name = each.claim["metadata"]["name"]
-        status = RawClaimStatus.of(each.claim.get("status"))
+        name = pod_claim.claim["metadata"]["name"]
+        status = RawClaimStatus.of(pod_claim.claim.get("status"))
         allocation = outcome.allocations.get(name) or status.allocation
         reserved = [*status.reserved_for, user]
-        objects.append({**each.claim, "status": {"allocation": allocation, "reservedFor": reserved}})
-        if not each.exists and each.entry != "limits":
-            made.append({"name": each.entry, "resourceClaimName": name})
-        elif not each.exists:
+        objects.append({**pod_claim.claim, "status": {"allocation": allocation, "reservedFor": reserved}})
+        if not pod_claim.exists and pod_claim.entry != "limits":
+            new_claim_statuses.append({"name": pod_claim.entry, "resourceClaimName": name})
+        elif not pod_claim.exists:
             more = {"extendedResourceClaimStatus": {"resourceClaimName": name}}
     before = pod.get("status") or {}
-    names = [*RawPodStatus.of(before).resource_claim_statuses, *made]
+    names = [*RawPodStatus.of(before).resource_claim_statuses, *new_claim_statuses]
     placed = {**before, **more, "resourceClaimStatuses": names}
     objects.append({**pod, "spec": {**pod["spec"], "nodeName": outcome.node}, "status": placed})
     return objects

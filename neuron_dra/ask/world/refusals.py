@@ -33,19 +33,19 @@ def of_allocation(allocation: Mapping[str, Any], types: Mapping[str, str]) -> st
     `types` are the instance types by pool. Tags, links and hardware faults are not judged: they are the node's own.
     """
     devices = AllocationView.of(allocation).devices
-    results = [each for each in devices.results if each.driver == names.DRIVER]
+    results = [result for result in devices.results if result.driver == names.DRIVER]
     if not results:
         return ""
     try:
         entries = decoded_views(devices.config)
         for result in results:
-            wanted = config.effective(entries, result.request).neuron
-            if wanted is not None and types.get(result.pool):
-                decision.environment(config.Settings(neuron=wanted), _node(types[result.pool]))
+            neuron_settings = config.effective(entries, result.request).neuron
+            if neuron_settings is not None and types.get(result.pool):
+                decision.environment(config.Settings(neuron=neuron_settings), _node(types[result.pool]))
         for pool in dict.fromkeys(result.pool for result in results):
             if types.get(pool):
-                mine = [each for each in results if each.pool == pool]
-                decision.core_environment(_claim(mine, entries), _node(types[pool]))
+                pool_results = [result for result in results if result.pool == pool]
+                decision.core_environment(_claim(pool_results, entries), _node(types[pool]))
     except ClaimError as err:
         return str(err).removeprefix(f"claim {_NAMELESS}: ")  # the caller says which claim or template it is
     return ""
@@ -79,26 +79,23 @@ def variables(allocation: Mapping[str, Any], instance_type: str) -> dict[str, tu
 
 def _claim(results: Sequence[ResultView], entries: Sequence[Entry]) -> Claim:
     """Return the claim of these results, as far as the cores of its containers depend on it."""
-    found = []
-    for each in results:
-        found.append(AllocatedDevice(each.request, each.pool, each.device))
-    devices = tuple(found)
-    by_limits = all(_BY_LIMITS.fullmatch(each.request) for each in results)
+    devices = tuple(AllocatedDevice(result.request, result.pool, result.device) for result in results)
+    by_limits = all(_BY_LIMITS.fullmatch(result.request) for result in results)
     return Claim(_NAMELESS, devices, tuple(entries), extended_resources=by_limits)
 
 
 def decoded(entries: Iterable[Wire]) -> list[Entry]:
     """Return the configuration that is addressed to this driver. Raises ClaimError, as prepare does."""
-    return decoded_views([ConfigView.of(each) for each in entries])
+    return decoded_views([ConfigView.of(entry) for entry in entries])
 
 
 def decoded_views(entries: Sequence[ConfigView]) -> list[Entry]:
     """Return the same of entries that are decoded as far as Kubernetes knows their form."""
-    ours = []
+    own_entries = []
     for index, entry in enumerate(entries):
         if entry.opaque.driver == names.DRIVER:
-            ours.append((index, entry))
-    return [setting(index, entry) for index, entry in ours]
+            own_entries.append((index, entry))
+    return [setting(index, entry) for index, entry in own_entries]
 
 
 def setting(index: int, entry: ConfigView) -> Entry:
@@ -118,18 +115,17 @@ def _node(instance_type: str) -> topology.Node:
     if spec is not None:
         links = spec.links or ((),) * spec.device_count
         cores = spec.cores_per_device
-        found = []
-        for i in range(spec.device_count):
-            found.append(DeviceFacts(i, cores, links[i], None, device_file=True))
-        devices = tuple(found)
+        devices = tuple(
+            DeviceFacts(number, cores, links[number], None, device_file=True) for number in range(spec.device_count)
+        )
     return topology.build(NodeFacts(instance_type, "", devices, UltraServerFacts()), NodeLabels())
 
 
 def instance_types(slices: Iterable[Wire]) -> dict[str, str]:
     """Return the instance type of each pool of this driver, as its devices publish it."""
-    found = {}
-    for item in slices:
-        spec = SliceView.of(item).spec
+    type_by_pool = {}
+    for raw_slice in slices:
+        spec = SliceView.of(raw_slice).spec
         if spec.is_ours and spec.published:
-            found[spec.pool.name] = spec.text("instanceType")
-    return found
+            type_by_pool[spec.pool.name] = spec.text("instanceType")
+    return type_by_pool

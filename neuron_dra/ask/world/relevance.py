@@ -24,25 +24,25 @@ def names(claims: Iterable[ClaimDemand], classes: Mapping[str, DeviceClass]) -> 
 
     None means that all may decide: an expression is of another form, or is not known.
     """
-    found: set[str] = set()
+    attribute_names: set[str] = set()
     for claim in claims:
         for constraint in claim.constraints:
             if not constraint.kind:
                 return None
-            found.add(local(constraint.attribute))
+            attribute_names.add(local(constraint.attribute))
         for expression in _expressions(claim, classes):
             if expression is None or _ANY.search(_READ.sub("", expression)):
                 return None
-            found.update(_READ.findall(expression))
-    return frozenset(found)
+            attribute_names.update(_READ.findall(expression))
+    return frozenset(attribute_names)
 
 
 def _expressions(claim: ClaimDemand, classes: Mapping[str, DeviceClass]) -> Iterable[str | None]:
     for request in claim.requests:
-        for each in request.alternatives:
-            known = classes.get(each.class_name)
-            yield from known.selectors if known is not None else ()
-            yield from each.selectors
+        for alternative in request.alternatives:
+            device_class = classes.get(alternative.class_name)
+            yield from device_class.selectors if device_class is not None else ()
+            yield from alternative.selectors
 
 
 @functools.lru_cache(maxsize=4096)

@@ -43,13 +43,13 @@ def requested(pod: Wire) -> dict[str, Fraction]:
 
 
 def _amounts(texts: Mapping[str, object]) -> dict[str, Fraction]:
-    found = {}
+    amounts = {}
     for name, text in texts.items():
         try:
-            found[name] = _parsed(str(text))
+            amounts[name] = _parsed(str(text))
         except ValueError:
             continue
-    return found
+    return amounts
 
 
 @lru_cache(maxsize=4096)
@@ -75,22 +75,20 @@ class _Requests:
 
     def of(self, pod: Wire) -> Amounts:
         """Return what a pod requests."""
-        found = []
-        for name in ("containers", "initContainers", "overhead"):
-            found.append(id(pod["spec"].get(name)))
-        parts = tuple(found)
-        known = self._of_pod.get(parts)
-        if known is None:
-            known = self._of_pod[parts] = pod, requested(pod)
-        return known[1]
+        part_ids = tuple([id(pod["spec"].get(name)) for name in ("containers", "initContainers", "overhead")])
+        pod_and_amounts = self._of_pod.get(part_ids)
+        if pod_and_amounts is None:
+            pod_and_amounts = self._of_pod[part_ids] = pod, requested(pod)
+        _, amounts = pod_and_amounts
+        return amounts
 
     def together(self, pods: Iterable[Wire]) -> Amounts:
         """Return what pods request together."""
-        each = [self.of(pod) for pod in pods]
-        key = tuple(map(id, each))
+        amounts_of_pods = [self.of(pod) for pod in pods]
+        key = tuple(map(id, amounts_of_pods))
         if key not in self._together:
             total: dict[str, Fraction] = defaultdict(Fraction)
-            for amounts in each:
+            for amounts in amounts_of_pods:
                 _add(total, amounts)
             self._together[key] = total
         return self._together[key]
@@ -112,21 +110,21 @@ class NodeRoom:
 
     def after(self, before: Snapshot, snapshot: Snapshot, changed: Iterable[Key]) -> NodeRoom:
         """Return the room in another snapshot, in which only the objects with these keys differ from `before`."""
-        other = NodeRoom(Snapshot({}))
-        other._snapshot = snapshot
-        other._used, other._pods, other._known = dict(self._used), self._pods, self._known
+        room_after = NodeRoom(Snapshot({}))
+        room_after._snapshot = snapshot
+        room_after._used, room_after._pods, room_after._known = dict(self._used), self._pods, self._known
         for key in {key for key in changed if key[0] == "Pod"}:
             for source, sign in ((before, -1), (snapshot, 1)):
                 if (pod := source.objects.get(key)) is not None:
-                    other._count(pod, sign)
-        return other
+                    room_after._count(pod, sign)
+        return room_after
 
     def copy(self) -> NodeRoom:
         """Return the same room, to be filled on its own."""
-        other = NodeRoom(Snapshot({}))
-        other._snapshot, other._pods, other._used = self._snapshot, self._pods, dict(self._used)
-        other._known = self._known
-        return other
+        copied_room = NodeRoom(Snapshot({}))
+        copied_room._snapshot, copied_room._pods, copied_room._used = self._snapshot, self._pods, dict(self._used)
+        copied_room._known = self._known
+        return copied_room
 
     def add(self, pod: Wire) -> None:
         """Count a pod that has been placed."""
@@ -171,14 +169,14 @@ class NodeRoom:
 
     def _lacks(self, allocatable: Wire, used: Amounts) -> Lacking:
         """Return what the last pod lacks on a node that reports these amounts, of which some are used."""
-        found: dict[str, tuple[Fraction, Fraction]] = {}
+        lacking: dict[str, tuple[Fraction, Fraction]] = {}
         for name, amount in self._last[1].items():
             reported = name in demand.PLUGIN_LIMITS or ("/" in name and bool(allocatable))
             counted = name in allocatable or (reported and not demand.class_of(self._snapshot, name))
             free = _amounts({name: allocatable.get(name, "0")}).get(name, Fraction(0)) - used.get(name, Fraction(0))
             if counted and amount and free < amount:
-                found[name] = (free, amount)
-        return found
+                lacking[name] = (free, amount)
+        return lacking
 
 
 def shown(name: str, amount: Fraction) -> str:

@@ -38,20 +38,20 @@ class Asked:
 
 def asked(claims: Sequence[ClaimDemand]) -> list[Asked]:
     """Return every alternative of every request."""
-    found = []
+    asks = []
     for claim in claims:
         for request in claim.requests:
-            found += [Asked(claim, request, each) for each in request.alternatives]
-    return found
+            asks += [Asked(claim, request, alternative) for alternative in request.alternatives]
+    return asks
 
 
 def requests(world: World, pod: Wire) -> list[tuple[PodClaim, Asked]]:
     """Return the requests of a pod's claims that are not allocated."""
-    found = []
-    for each in world.claims_of(pod):
-        if each.claim is not None and not each.seen.is_allocated:
-            found += [(each, ask) for ask in asked([model.claim(each.claim)])]
-    return found
+    claims_and_asks = []
+    for pod_claim in world.claims_of(pod):
+        if pod_claim.claim is not None and not pod_claim.seen.is_allocated:
+            claims_and_asks += [(pod_claim, ask) for ask in asked([model.claim(pod_claim.claim)])]
+    return claims_and_asks
 
 
 class PublishedDevices:
@@ -75,8 +75,8 @@ class PublishedDevices:
     def devices(self) -> list[PoolDevice]:
         """The devices of all nodes, each once: several nodes can use a device of a shared pool."""
         unique: dict[DeviceId, PoolDevice] = {}
-        for found in self.by_node.values():
-            for device in found:
+        for node_devices in self.by_node.values():
+            for device in node_devices:
                 unique[device.id] = device
         return list(unique.values())
 
@@ -99,18 +99,18 @@ class PublishedDevices:
 
     def _chain(self, ask: Asked) -> list[str]:
         """Return the selectors of the class, then those of the request."""
-        found = self._world.classes.get(ask.alternative.class_name)
-        of_class = found.selectors if found is not None else ()
-        made = []
-        for each in (*of_class, *ask.alternative.selectors):
-            if each is not None:
-                made.append(each)
-        return made
+        device_class = self._world.classes.get(ask.alternative.class_name)
+        of_class = device_class.selectors if device_class is not None else ()
+        chain = []
+        for expression in (*of_class, *ask.alternative.selectors):
+            if expression is not None:
+                chain.append(expression)
+        return chain
 
     def holds(self, expression: str, device: PoolDevice) -> bool:
         """Return the result of a selector. Raises SelectorError."""
-        value = partial(selectors.device_value, device.id.driver, device.attributes, device.capacity)
-        return self._world.memo.matches(expression, device.key, value)
+        make_value = partial(selectors.device_value, device.id.driver, device.attributes, device.capacity)
+        return self._world.memo.matches(expression, device.key, make_value)
 
     def true(self, expression: str, device: PoolDevice) -> bool:
         """Return True if a selector is true for the device; an error is not."""
@@ -119,33 +119,33 @@ class PublishedDevices:
         except SelectorError:
             return False
 
-    def of_class(self, found: DeviceClass | None) -> list[PoolDevice]:
+    def of_class(self, device_class: DeviceClass | None) -> list[PoolDevice]:
         """Return the devices that a class selects."""
-        chain = [each for each in (found.selectors if found else ()) if each]
-        made = []
+        chain = [expression for expression in (device_class.selectors if device_class else ()) if expression]
+        selected = []
         for device in self.devices:
-            if all(self.true(each, device) for each in chain):
-                made.append(device)
-        return made
+            if all(self.true(expression, device) for expression in chain):
+                selected.append(device)
+        return selected
 
     def matching(self, ask: Asked) -> Mapping[str, list[PoolDevice]]:
         """Return the devices that class and request select, by node."""
         chain = self._chain(ask)
-        found = {}
+        devices_by_node = {}
         for name, devices in self.by_node.items():
-            found[name] = self._selected(devices, chain)
-        return found
+            devices_by_node[name] = self._selected(devices, chain)
+        return devices_by_node
 
     def on(self, node: str, ask: Asked) -> list[PoolDevice]:
         """Return the devices of one node that class and request select."""
         return self._selected(self.by_node.get(node, ()), self._chain(ask))
 
     def _selected(self, devices: Sequence[PoolDevice], chain: Sequence[str]) -> list[PoolDevice]:
-        found = []
+        selected = []
         for device in devices:
-            if all(self.true(each, device) for each in chain):
-                found.append(device)
-        return found
+            if all(self.true(expression, device) for expression in chain):
+                selected.append(device)
+        return selected
 
     def failed_part(self, expression: str, devices: Sequence[PoolDevice]) -> tuple[int, str] | None:
         """Return the part of an && chain that no device satisfies, and its place; None if each part has one."""
@@ -156,22 +156,22 @@ class PublishedDevices:
 
     def values(self, domain: str, name: str, devices: Sequence[PoolDevice]) -> Counter[Any]:
         """Return the values that devices publish for an attribute, with the number of devices."""
-        found: Counter[Any] = Counter()
+        value_counts: Counter[Any] = Counter()
         for device in devices:
             value = attribute(device, domain, name)
             if value is not None:
-                found[value] += 1
-        return found
+                value_counts[value] += 1
+        return value_counts
 
     def nearest_attribute(self, domain: str, name: str, devices: Sequence[PoolDevice]) -> tuple[str, str]:
         """Return domain and name of a published attribute that resembles this one; empty if none does."""
-        known: set[tuple[str, str]] = set()
+        published_names: set[tuple[str, str]] = set()
         for device in devices[:64]:
-            known.update(model.qualified(published, device.id.driver) for published in device.attributes)
-        for wanted in sorted(known):
-            if wanted[1] == name and wanted[0] != domain:
-                return wanted
-        same = [each for at, each in sorted(known) if at == domain]
+            published_names.update(model.qualified(published, device.id.driver) for published in device.attributes)
+        for at, published_name in sorted(published_names):
+            if published_name == name and at != domain:
+                return at, published_name
+        same = [published_name for at, published_name in sorted(published_names) if at == domain]
         near = words.nearest(name, same)
         if near:
             return (domain, near)
@@ -181,12 +181,12 @@ class PublishedDevices:
 def attribute(device: PoolDevice, domain: str, name: str) -> Any:
     """Return the value of an attribute, without its type; None if the device does not publish it."""
     own = domain == device.id.driver
-    found = device.attributes.get(f"{domain}/{name}")
-    if not found and own:
-        found = device.attributes.get(name)
-    if not found:
+    typed_value = device.attributes.get(f"{domain}/{name}")
+    if not typed_value and own:
+        typed_value = device.attributes.get(name)
+    if not typed_value:
         return None
-    return next((value for value in found.values() if value is not None), None)
+    return next((value for value in typed_value.values() if value is not None), None)
 
 
 def there(values: Counter[Any], most: int = 4) -> str:
@@ -199,18 +199,18 @@ def there(values: Counter[Any], most: int = 4) -> str:
 
 def replacements(published: PublishedDevices, part: str, devices: Sequence[PoolDevice]) -> list[str]:
     """Return forms of a part that some device satisfies, the smallest changes first."""
-    found: list[str] = []
+    candidates: list[str] = []
     compared = expressions.comparison(part)
     for domain, name, (start, end) in expressions.reads(part):
         at, near = published.nearest_attribute(domain, name, devices)
         if near and not published.values(domain, name, devices):
             text = part[:start] + near + part[end:]
-            found.append(text.replace(domain, at, 1) if at != domain else text)
+            candidates.append(text.replace(domain, at, 1) if at != domain else text)
     if compared is not None:
         for value in _near(published, compared, devices):
-            found.append(part[: compared.start] + words.cell(value) + part[compared.end :])
+            candidates.append(part[: compared.start] + words.cell(value) + part[compared.end :])
     satisfied = []
-    for text in dict.fromkeys(found):
+    for text in dict.fromkeys(candidates):
         if any(published.true(text, device) for device in devices):
             satisfied.append(text)
     return satisfied
@@ -219,8 +219,8 @@ def replacements(published: PublishedDevices, part: str, devices: Sequence[PoolD
 def _near(published: PublishedDevices, compared: Comparison, devices: Sequence[PoolDevice]) -> list[Any]:
     """Return published values near the one in a comparison: of other type but equal, resembling, the only one."""
     values = [value for value, _ in published.values(compared.domain, compared.name, devices).most_common()]
-    wanted = str(compared.value).lower()
-    equal = [value for value in values if str(value).lower() == wanted]
+    wanted_text = str(compared.value).lower()
+    equal = [value for value in values if str(value).lower() == wanted_text]
     texts = [value for value in values if isinstance(value, str)]
     near = difflib.get_close_matches(str(compared.value), texts, n=2, cutoff=0.6)
     numbers: list[int] = []

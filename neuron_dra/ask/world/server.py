@@ -18,21 +18,21 @@ def version(snapshot: Snapshot) -> tuple[int, int] | None:
 
     A kubelet is at most as new as its API server. API servers before 1.36 store no counters of devices.
     """
-    known = versions.parse(snapshot.version)
-    if known is not None:
-        return known
+    given_version = versions.parse(snapshot.version)
+    if given_version is not None:
+        return given_version
     least = newest_kubelet(snapshot)
     if least is not None and least >= versions.FIRST_WITH_COUNTERS:
         return least
-    if any(SliceView.of(item).spec.has_counters for item in snapshot.all("ResourceSlice")):
+    if any(SliceView.of(raw_slice).spec.has_counters for raw_slice in snapshot.all("ResourceSlice")):
         return versions.FIRST_WITH_COUNTERS
     return None
 
 
 def newest_kubelet(snapshot: Snapshot) -> tuple[int, int] | None:
     """Return the version of the newest kubelet; None if none is known."""
-    found = (versions.parse(kubelet(node)) for node in snapshot.all("Node"))
-    return max((each for each in found if each is not None), default=None)
+    kubelet_versions = (versions.parse(kubelet(node)) for node in snapshot.all("Node"))
+    return max((parsed for parsed in kubelet_versions if parsed is not None), default=None)
 
 
 def kubelet(node: Wire) -> str:
@@ -42,9 +42,9 @@ def kubelet(node: Wire) -> str:
 
 def rules(snapshot: Snapshot) -> Semantics:
     """Return the allocator's semantics, the newest ones if the version is unknown, without the cost of the search."""
-    found = semantics.of(version(snapshot))
-    proven = found.taints or any(_tainted(snapshot))
-    return dataclasses.replace(found, permutations=False, taints=proven)
+    allocator_rules = semantics.of(version(snapshot))
+    proven = allocator_rules.taints or any(_tainted(snapshot))
+    return dataclasses.replace(allocator_rules, permutations=False, taints=proven)
 
 
 def unknown(snapshot: Snapshot) -> str:
@@ -61,7 +61,7 @@ def _tainted(snapshot: Snapshot) -> Iterator[bool]:
     """Yield True for each object that an API server without device taints would not store."""
     for _ in snapshot.all("DeviceTaintRule"):
         yield True
-    for item in snapshot.all("ResourceSlice"):
-        for device in SliceView.of(item).spec.published:
+    for raw_slice in snapshot.all("ResourceSlice"):
+        for device in SliceView.of(raw_slice).spec.published:
             if device.get("taints"):
                 yield True

@@ -47,13 +47,9 @@ def of(node: NodeView, missing: Collection[str]) -> NodeState:
         return NodeState(StateKind.RESERVED, f"{node.tag.workload} {node.tag.phase.value}")
     if not node.schedulable:
         return NodeState(StateKind.CORDONED, "cordoned")
-    found = set()
-    for device in node.devices:
-        for holder in device.holders:
-            found.add(str(holder))
-    users = sorted(found)
-    if users:
-        return NodeState(StateKind.HELD, words.listed(users, 2))
+    holder_names = {str(holder) for device in node.devices for holder in device.holders}
+    if holder_names:
+        return NodeState(StateKind.HELD, words.listed(sorted(holder_names), 2))
     if node.faulty == len(node.devices):
         return NodeState(StateKind.UNHEALTHY, f"unhealthy: {node.devices[0].faults}")
     if "ResourceClaim" in missing:

@@ -22,7 +22,7 @@ def is_test(tag: Tag) -> bool:
 
 def results(world: World, server: UltraServerView) -> list[TestedView]:
     """Return what tests found of the very Nodes that an UltraServer has."""
-    return [each for each in server.status.qualifications if _is_of(world, each)]
+    return [result for result in server.status.qualifications if _is_of(world, result)]
 
 
 def _is_of(world: World, result: TestedView) -> bool:
@@ -34,42 +34,42 @@ def _is_of(world: World, result: TestedView) -> bool:
     return True
 
 
-def texts(found: Iterable[TestedView]) -> list[str]:
+def texts(test_results: Iterable[TestedView]) -> list[str]:
     """Return a text for each qualification: what failed, or when the last of its nodes passed."""
     by_name: Mapping[str, list[TestedView]] = defaultdict(list)
-    for each in found:
-        by_name[each.qualification].append(each)
+    for result in test_results:
+        by_name[result.qualification].append(result)
     return [_text(name, same) for name, same in sorted(by_name.items())]
 
 
 def _text(name: str, same: Sequence[TestedView]) -> str:
-    failed = [each for each in same if each.verdict == "Failed"]
+    failed = [result for result in same if result.verdict == "Failed"]
     if not failed:
-        return f"passed {name} at {min(each.tested_at for each in same)}"
-    last = max(failed, key=lambda each: each.tested_at)
+        return f"passed {name} at {min(result.tested_at for result in same)}"
+    last = max(failed, key=lambda result: result.tested_at)
     twice = " twice" if last.unqualified else ""
     why = f": {last.message}" if last.message else ""
     return f"failed {name}{twice} at {last.tested_at} on {words.listed(last.nodes)}{why}"
 
 
-def oldest_pass(found: Sequence[TestedView]) -> str:
+def oldest_pass(test_results: Sequence[TestedView]) -> str:
     """Return when the node passed whose last pass is the oldest; empty if one failed, or none was tested."""
-    if any(each.verdict == "Failed" for each in found):
+    if any(result.verdict == "Failed" for result in test_results):
         return ""
-    return min((each.passed_at for each in found), default="")
+    return min((result.passed_at for result in test_results), default="")
 
 
-def rows(found: Iterable[TestedView]) -> list[dict[str, object]]:
+def rows(test_results: Iterable[TestedView]) -> list[dict[str, object]]:
     """Return the results for `-o json` and `-o yaml`."""
     return [
         {
-            "qualification": each.qualification,
-            "nodes": [*each.nodes],
-            "verdict": each.verdict,
-            "testedAt": each.tested_at,
-            "passedAt": each.passed_at,
-            "unqualified": each.unqualified,
-            "message": each.message,
+            "qualification": result.qualification,
+            "nodes": [*result.nodes],
+            "verdict": result.verdict,
+            "testedAt": result.tested_at,
+            "passedAt": result.passed_at,
+            "unqualified": result.unqualified,
+            "message": result.message,
         }
-        for each in found
+        for result in test_results
     ]

@@ -28,17 +28,17 @@ SHOWN: Final = 3
 
 def kinds(snapshot: Snapshot) -> Mapping[str, str]:
     """Return the kinds that the cluster has and that were not read, or not in every namespace, and why."""
-    found = {}
+    reason_by_kind = {}
     for kind, why in snapshot.left_out.items():
         if why != snapshots.NOT_SERVED:
-            found[kind] = why
-    return found
+            reason_by_kind[kind] = why
+    return reason_by_kind
 
 
 def note(snapshot: Snapshot) -> str:
     """Return the line that names them, and single objects that cannot be decoded; empty if all were read."""
     texts = [f"{kind} ({why})" for kind, why in kinds(snapshot).items()]
-    texts += [f"{each.kind} {each.key} ({_part(each)})" for each in snapshot.damaged[:SHOWN]]
+    texts += [f"{damaged.kind} {damaged.key} ({_part(damaged)})" for damaged in snapshot.damaged[:SHOWN]]
     more = len(snapshot.damaged) - SHOWN
     texts += [f"{more} more objects that cannot be decoded"] if more > 0 else []
     if not texts:
@@ -58,9 +58,9 @@ def _printing(snapshot: Snapshot) -> str:
 
 def data(snapshot: Snapshot) -> list[dict[str, str]]:
     """Return the same for `-o json` and `-o yaml`: kinds, and single objects by their name."""
-    found = [{"kind": kind, "reason": why} for kind, why in kinds(snapshot).items()]
-    found += [{"kind": each.kind, "name": each.key, "reason": _part(each)} for each in snapshot.damaged]
-    return found
+    rows = [{"kind": kind, "reason": why} for kind, why in kinds(snapshot).items()]
+    rows += [{"kind": damaged.kind, "name": damaged.key, "reason": _part(damaged)} for damaged in snapshot.damaged]
+    return rows
 
 
 def _part(damaged: DamagedObject) -> str:

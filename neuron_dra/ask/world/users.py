@@ -28,17 +28,17 @@ def pods(snapshot: Snapshot, claim: Wire) -> tuple[str, ...]:
 
 
 def _pods(snapshot: Snapshot, seen: ClaimUsers) -> tuple[str, ...]:
-    named = [each.name for each in seen.consumers("pods")]
+    named = [consumer.name for consumer in seen.consumers("pods")]
     if seen.groups:
         named += sorted(_members(snapshot, seen.metadata.namespace, seen.groups))
     return tuple(dict.fromkeys(named))
 
 
-def _members(snapshot: Snapshot, namespace: str, wanted: Sequence[str]) -> Iterator[str]:
+def _members(snapshot: Snapshot, namespace: str, group_names: Sequence[str]) -> Iterator[str]:
     """Yield the names of the pods of PodGroups."""
     for pod in snapshot.all("Pod"):
         place = PodPlace.of(pod)
-        if place.metadata.namespace == namespace and place.group in wanted:
+        if place.metadata.namespace == namespace and place.group in group_names:
             yield place.metadata.name
 
 
@@ -68,7 +68,7 @@ def leftover(snapshot: Snapshot, claim: Wire) -> str:
     if "Pod" in snapshot.left_out or seen.consumers("podgroups") or not seen.is_allocated:
         return ""
     consumers: Sequence[ConsumerView | OwnerView] = seen.consumers("pods") or seen.metadata.owners("Pod")
-    texts = [_gone(snapshot, seen.metadata.namespace, each) for each in consumers]
+    texts = [_gone(snapshot, seen.metadata.namespace, consumer) for consumer in consumers]
     if not texts or not all(texts):
         return ""
     return f"for pod {consumers[0].name}, which {texts[0]}"

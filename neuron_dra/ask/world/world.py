@@ -107,35 +107,39 @@ class World:
 
     def after(self, replaced: Iterable[Wire] = (), removed: Iterable[Key] = ()) -> World:
         """Return the world after a change, with everything that is the same in both."""
-        new, gone = tuple(replaced), tuple(removed)
+        new_objects, removed_keys = tuple(replaced), tuple(removed)
         _ = self.alike, self.room  # each world after this one counts on from these
-        return self.following(self.snapshot.changed(new, gone), {*gone, *map(key_of, new)})
+        return self.following(
+            self.snapshot.changed(new_objects, removed_keys), {*removed_keys, *map(key_of, new_objects)}
+        )
 
     def following(self, changed: Snapshot, keys: Set[Key]) -> World:
         """Return the world of a snapshot in which the objects with these keys are others, and no others.
 
         What was derived here already, and is the same there, is taken over.
         """
-        other = World(changed, proposes=self.proposes, rules=self.rules, memo=self.memo, decoded=self._decoded)
+        next_world = World(changed, proposes=self.proposes, rules=self.rules, memo=self.memo, decoded=self._decoded)
         kinds = {key[0] for key in keys}
-        known, made = vars(self), vars(other)
-        for name, value in vars(World).items():
-            if isinstance(value, Derived) and name in known and value.kinds.isdisjoint(kinds):
-                made[name] = known[name]
+        own_values, next_values = vars(self), vars(next_world)
+        for name, descriptor in vars(World).items():
+            if isinstance(descriptor, Derived) and name in own_values and descriptor.kinds.isdisjoint(kinds):
+                next_values[name] = own_values[name]
         # Pods, claims and slices are what changes most: these are counted on from here.
-        if "room" in known and "DeviceClass" not in kinds:
-            other.room = self.room.after(self.snapshot, changed, keys)
+        if "room" in own_values and "DeviceClass" not in kinds:
+            next_world.room = self.room.after(self.snapshot, changed, keys)
         claims = {key for key in keys if key[0] == "ResourceClaim"}
-        if "in_use" in known:
-            other.in_use = self.in_use - self._held(claims) | other._held(claims)
-        if "holders" in known and "holders" not in made:
-            found = self._holders_after(changed, claims | self._claims_of_groups(changed, keys))
-            made |= {} if found is None else {"holders": found, "_is_crowded": False}
-        if "inventory" in known and "DeviceTaintRule" not in kinds:
-            made["inventory"] = self._inventory_after(changed, [key for key in keys if key[0] == "ResourceSlice"])
-        if "alike" in known and made.get("likeness") is self.likeness:
-            other.alike = self.alike.after(other.in_use)
-        return other
+        if "in_use" in own_values:
+            next_world.in_use = self.in_use - self._held(claims) | next_world._held(claims)
+        if "holders" in own_values and "holders" not in next_values:
+            next_holders = self._holders_after(changed, claims | self._claims_of_groups(changed, keys))
+            next_values |= {} if next_holders is None else {"holders": next_holders, "_is_crowded": False}
+        if "inventory" in own_values and "DeviceTaintRule" not in kinds:
+            next_values["inventory"] = self._inventory_after(
+                changed, [key for key in keys if key[0] == "ResourceSlice"]
+            )
+        if "alike" in own_values and next_values.get("likeness") is self.likeness:
+            next_world.alike = self.alike.after(next_world.in_use)
+        return next_world
 
     def forget(self, keys: Iterable[Key]) -> None:
         """Forget what was decoded of these objects, which no world after this one has."""
@@ -144,41 +148,41 @@ class World:
 
     def _holders_after(self, changed: Snapshot, claims: Set[Key]) -> Mapping[DeviceId, Holder] | None:
         """Return who holds each device after these claims have changed; None if a device has several claims."""
-        found = dict(self.holders)
+        holder_by_device = dict(self.holders)
         if self._is_crowded:
             return None
         for claim in (self.snapshot.objects.get(key) for key in claims):
             for device in allocator.devices_in_use([claim]) if claim is not None else ():
-                found.pop(device, None)
+                holder_by_device.pop(device, None)
         for claim in (changed.objects.get(key) for key in claims):
             if claim is not None:
                 devices = allocator.devices_in_use([claim])
             else:
                 devices = frozenset()
-            if not found.keys().isdisjoint(devices):
+            if not holder_by_device.keys().isdisjoint(devices):
                 return None
             if claim is not None and devices:
-                found.update(dict.fromkeys(devices, Holder(claim, *users.holders(changed, claim))))
-        return found
+                holder_by_device.update(dict.fromkeys(devices, Holder(claim, *users.holders(changed, claim))))
+        return holder_by_device
 
     def _claims_of_groups(self, changed: Snapshot, keys: Iterable[Key]) -> set[Key]:
         """Return the claims that are for PodGroups of these pods: the pods of the group are its holders."""
-        wanted = set()
+        group_keys = set()
         for key in keys:
             if key[0] != "Pod":
                 continue
             for pod in (self.snapshot.objects.get(key), changed.objects.get(key)):
                 group = users.group_of(pod) if pod else ""
                 if pod and group:
-                    wanted.add((pod["metadata"].get("namespace") or "", group))
-        if not wanted:
+                    group_keys.add((pod["metadata"].get("namespace") or "", group))
+        if not group_keys:
             return set()
-        found = set()
+        claim_keys = set()
         for claim in changed.all("ResourceClaim"):
             namespace = claim["metadata"].get("namespace") or ""
-            if any((namespace, group) in wanted for group in users.groups(claim)):
-                found.add(key_of(claim))
-        return found
+            if any((namespace, group) in group_keys for group in users.groups(claim)):
+                claim_keys.add(key_of(claim))
+        return claim_keys
 
     def _inventory_after(self, changed: Snapshot, slices: Sequence[Key]) -> PoolInventory:
         """Return the published devices after these slices have changed."""
@@ -191,8 +195,8 @@ class World:
 
     def _held(self, claims: Iterable[Key]) -> frozenset[DeviceId]:
         """Return the devices that these claims hold, as far as they exist."""
-        found = (self.snapshot.objects.get(key) for key in claims)
-        return allocator.devices_in_use([item for item in found if item is not None])
+        claim_objects = (self.snapshot.objects.get(key) for key in claims)
+        return allocator.devices_in_use([claim for claim in claim_objects if claim is not None])
 
     @derived("ResourceSlice", "DeviceTaintRule")
     def inventory(self) -> PoolInventory:
@@ -225,7 +229,7 @@ class World:
 
     @derived("Node")
     def _types(self) -> Mapping[str, str]:
-        return {name: NodeTypeView.of(item).instance_type for name, item in self.nodes.items()}  # asked for each device
+        return {name: NodeTypeView.of(node).instance_type for name, node in self.nodes.items()}  # asked for each device
 
     def node(self, name: str) -> KubeNodeView:
         """Return a Node; one without fields if it does not exist."""
@@ -233,35 +237,36 @@ class World:
 
     def decoded(self, node: Wire) -> model.NodeTraits:
         """Return a Node of the snapshot, or of the one before a change, decoded once."""
-        found = self._decoded.get(id(node))
-        if found is None:
-            found = self._decoded[id(node)] = node, model.node(node)
-        return found[1]
+        node_and_traits = self._decoded.get(id(node))
+        if node_and_traits is None:
+            node_and_traits = self._decoded[id(node)] = node, model.node(node)
+        _, traits = node_and_traits
+        return traits
 
     @derived("DeviceClass")
     def classes(self) -> Mapping[str, model.DeviceClass]:
         """The DeviceClasses by name."""
-        found = {}
-        for item in self.snapshot.all("DeviceClass"):
-            found[item["metadata"]["name"]] = model.device_class(item)
-        return found
+        class_by_name = {}
+        for raw_class in self.snapshot.all("DeviceClass"):
+            class_by_name[raw_class["metadata"]["name"]] = model.device_class(raw_class)
+        return class_by_name
 
     @derived("ResourceClaim", "Pod")
     def holders(self) -> Mapping[DeviceId, Holder]:
         """Who holds each device that is in use."""
-        found = {}
+        holder_by_device = {}
         for claim in self.snapshot.all("ResourceClaim"):
             devices = allocator.devices_of(claim)
             if devices:
                 holder = Holder(claim, *users.holders(self.snapshot, claim))
-                found.update(dict.fromkeys(devices, holder))
-        return found
+                holder_by_device.update(dict.fromkeys(devices, holder))
+        return holder_by_device
 
     @derived("ResourceClaim", "Pod")
     def _is_crowded(self) -> bool:
         """True if several claims have the same device, of which `holders` shows one."""
-        held = sum(len(allocator.devices_in_use([claim])) for claim in self.snapshot.all("ResourceClaim"))
-        return held > len(self.holders)
+        claimed_count = sum(len(allocator.devices_in_use([claim])) for claim in self.snapshot.all("ResourceClaim"))
+        return claimed_count > len(self.holders)
 
     @cached_property
     def room(self) -> NodeRoom:
@@ -271,40 +276,42 @@ class World:
     @derived("ResourceSlice")
     def tags(self) -> Mapping[str, ultraserver.Tag]:
         """The reservation of each node that publishes one."""
-        found = {}
-        known: dict[int, ultraserver.Tag | None] = {}  # by the identity of the devices, which equal nodes share
+        tag_by_node = {}
+        tag_by_identity: dict[
+            int, ultraserver.Tag | None
+        ] = {}  # by the identity of the devices, which equal nodes share
         for spec in self._published:
             devices = spec.published
-            if id(devices) not in known:
-                known[id(devices)] = ultraserver.tag_on(devices)
-            tag = known[id(devices)]
+            if id(devices) not in tag_by_identity:
+                tag_by_identity[id(devices)] = ultraserver.tag_on(devices)
+            tag = tag_by_identity[id(devices)]
             if tag is not None and spec.node_name:
-                found[spec.node_name] = tag
-        return found
+                tag_by_node[spec.node_name] = tag
+        return tag_by_node
 
     @derived("NeuronUltraServer")
     def spares(self) -> Set[str]:
         """The names of the nodes that the controller keeps for groups that must move."""
-        found: set[str] = set()
-        for item in self.snapshot.all("NeuronUltraServer"):
-            server = UltraServerView.of(item)
+        spare_names: set[str] = set()
+        for raw_server in self.snapshot.all("NeuronUltraServer"):
+            server = UltraServerView.of(raw_server)
             if server.is_spare:
-                found.update(server.nodes)
-        return found
+                spare_names.update(server.nodes)
+        return spare_names
 
     @derived("ResourceSlice")
     def _published(self) -> Sequence[SliceSpecView]:
-        return [SliceSpecView.of(item["spec"]) for item in self.snapshot.all("ResourceSlice")]
+        return [SliceSpecView.of(raw_slice["spec"]) for raw_slice in self.snapshot.all("ResourceSlice")]
 
     @derived("ResourceSlice")
     def ultraservers(self) -> Mapping[str, Sequence[str]]:
         """The names of the nodes that publish each UltraServer's id."""
-        found: dict[str, list[str]] = defaultdict(list)
+        names_by_id: dict[str, list[str]] = defaultdict(list)
         for spec in self._published:
             name = spec.text("ultraserverId")
             if name and spec.node_name:
-                found[name].append(spec.node_name)
-        return {name: list(dict.fromkeys(nodes)) for name, nodes in found.items()}
+                names_by_id[name].append(spec.node_name)
+        return {name: list(dict.fromkeys(nodes)) for name, nodes in names_by_id.items()}
 
     @derived("ResourceSlice", "DeviceTaintRule", "Node")
     def untagged_likeness(self) -> Likeness:
@@ -317,7 +324,7 @@ class World:
         slices: list[Wire] = []
         for name in ("", *self.tags):
             slices += self.slices_of(name)
-        return PoolInventory((_untagged(item) for item in tainted(slices, self.snapshot)), self.rules)
+        return PoolInventory((_untagged(raw_slice) for raw_slice in tainted(slices, self.snapshot)), self.rules)
 
     def slices_of(self, node: str) -> Sequence[Wire]:
         """Return the slices that name this node."""
@@ -325,10 +332,10 @@ class World:
 
     @derived("ResourceSlice")
     def _slices(self) -> Mapping[str, list[Wire]]:
-        found: dict[str, list[Wire]] = defaultdict(list)
-        for item, spec in zip(self.snapshot.all("ResourceSlice"), self._published, strict=True):
-            found[spec.node_name].append(item)
-        return found
+        slices_by_node: dict[str, list[Wire]] = defaultdict(list)
+        for raw_slice, spec in zip(self.snapshot.all("ResourceSlice"), self._published, strict=True):
+            slices_by_node[spec.node_name].append(raw_slice)
+        return slices_by_node
 
     def specs_of(self, node: str) -> list[SliceSpecView]:
         """Return what this driver publishes on a node: its slices."""
@@ -336,10 +343,10 @@ class World:
 
     @derived("ResourceSlice")
     def _specs(self) -> Mapping[str, list[SliceSpecView]]:
-        found: dict[str, list[SliceSpecView]] = defaultdict(list)
+        specs_by_node: dict[str, list[SliceSpecView]] = defaultdict(list)
         for spec in self._published:
-            found[spec.node_name].append(spec)
-        return found
+            specs_by_node[spec.node_name].append(spec)
+        return specs_by_node
 
     @derived("Pod")
     def placed_pods(self) -> Sequence[tuple[Wire, PodPlace]]:
@@ -349,11 +356,11 @@ class World:
     @derived("Pod")
     def driver_pods(self) -> Mapping[str, list[Wire]]:
         """The pods of the driver's DaemonSet, by the node that they are on."""
-        found: dict[str, list[Wire]] = defaultdict(list)
+        pods_by_node: dict[str, list[Wire]] = defaultdict(list)
         for pod in self.snapshot.all("Pod"):
             if _is_driver(PodOwners.of(pod)):
-                found[pod["spec"]["nodeName"]].append(pod)
-        return found
+                pods_by_node[pod["spec"]["nodeName"]].append(pod)
+        return pods_by_node
 
     @derived("Pod")
     def least_priority(self) -> int:
@@ -363,11 +370,11 @@ class World:
     @derived("Event")
     def events(self) -> Mapping[tuple[str, str, str], list[Wire]]:
         """The Events by kind, namespace and name of the object that they are about."""
-        found: dict[tuple[str, str, str], list[Wire]] = defaultdict(list)
+        events_by_object: dict[tuple[str, str, str], list[Wire]] = defaultdict(list)
         for event in self.snapshot.all("Event"):
             about = EventSubject.of(event).involved_object
-            found[about.kind, about.namespace, about.name].append(event)
-        return found
+            events_by_object[about.kind, about.namespace, about.name].append(event)
+        return events_by_object
 
     def claims_of(self, pod: Wire) -> list[PodClaim]:
         """Return the claims of a pod."""
@@ -375,7 +382,7 @@ class World:
 
     def place(self, pod: Wire) -> Placement | Unschedulable:
         """Return where the pod would run, as far as devices, taints, node affinity and resources decide it."""
-        claims = [each.claim for each in self.claims_of(pod)]
+        claims = [pod_claim.claim for pod_claim in self.claims_of(pod)]
         if any(claim is None for claim in claims):
             return Unschedulable("a claim of the pod does not exist", error=True)
         return scheduler.schedule(
@@ -390,20 +397,20 @@ class World:
 
     def _representatives(self, pod: Wire) -> list[Wire]:
         """Return the nodes with room for the pod: of those that are equal to it and to its claims, the first one."""
-        found: dict[object, Wire] = {}
-        allocated = any(each.seen.is_allocated for each in self.claims_of(pod))
+        node_by_key: dict[object, Wire] = {}
+        allocated = any(pod_claim.seen.is_allocated for pod_claim in self.claims_of(pod))
         claims = []
-        for each in self.claims_of(pod):
-            if each.claim is not None:
-                claims.append(model.claim(each.claim))
+        for pod_claim in self.claims_of(pod):
+            if pod_claim.claim is not None:
+                claims.append(model.claim(pod_claim.claim))
         read = relevance.names(claims, self.classes)
         for name, wire in self.nodes.items():
             node = self.decoded(wire)
             key = None if allocated else self.alike.key(node, read)
             key = name if key is None else (key, nodes.objection(pod, node))
-            if key not in found and not self.room.lacking(pod, wire):
-                found[key] = wire
-        return list(found.values())
+            if key not in node_by_key and not self.room.lacking(pod, wire):
+                node_by_key[key] = wire
+        return list(node_by_key.values())
 
 
 def _is_driver(pod: PodOwners) -> bool:
@@ -411,8 +418,8 @@ def _is_driver(pod: PodOwners) -> bool:
     named = []
     for key in ("app", "app.kubernetes.io/name", "name"):
         named.append(str(pod.metadata.labels.get(key, "")))
-    ours = any("neuron-dra" in name for name in named)
-    return ours and bool(pod.spec.node_name) and pod.is_of("DaemonSet")
+    is_named_for_driver = any("neuron-dra" in name for name in named)
+    return is_named_for_driver and bool(pod.spec.node_name) and pod.is_of("DaemonSet")
 
 
 def tainted(slices: Sequence[Wire], snapshot: Snapshot) -> list[Wire]:
@@ -420,23 +427,23 @@ def tainted(slices: Sequence[Wire], snapshot: Snapshot) -> list[Wire]:
     rules = snapshot.all("DeviceTaintRule")
     if not rules:
         return list(slices)
-    return [_with_rules(item, rules) for item in slices]
+    return [_with_rules(raw_slice, rules) for raw_slice in slices]
 
 
-def _untagged(item: Wire) -> Wire:
+def _untagged(raw_slice: Wire) -> Wire:
     devices: list[Wire] = []
-    for device in SliceView.of(item).spec.published:
+    for device in SliceView.of(raw_slice).spec.published:
         attributes = DeviceFields.of(device).attributes
         kept = {}
         for name, value in attributes.items():
             if name not in ultraserver.TAG_ATTRIBUTES:
                 kept[name] = value
         devices.append({**device, "attributes": kept})
-    return {**item, "spec": {**item["spec"], "devices": devices}}
+    return {**raw_slice, "spec": {**raw_slice["spec"], "devices": devices}}
 
 
-def _with_rules(item: Wire, rules: Sequence[Wire]) -> Wire:
-    spec = SliceView.of(item).spec
+def _with_rules(raw_slice: Wire, rules: Sequence[Wire]) -> Wire:
+    spec = SliceView.of(raw_slice).spec
     seen = [(rule["spec"].get("taint"), TaintRuleView.of(rule).spec) for rule in rules]
     devices: list[Wire] = []
     for device in spec.published:
@@ -448,7 +455,7 @@ def _with_rules(item: Wire, rules: Sequence[Wire]) -> Wire:
             devices.append({**device, "taints": [*DeviceFields.of(device).taints, *added]})
         else:
             devices.append(device)
-    return {**item, "spec": {**item["spec"], "devices": devices}}
+    return {**raw_slice, "spec": {**raw_slice["spec"], "devices": devices}}
 
 
 def covers(rule: TaintRuleSpec, spec: SliceSpecView, device: str) -> bool:
@@ -456,9 +463,9 @@ def covers(rule: TaintRuleSpec, spec: SliceSpecView, device: str) -> bool:
 
     An empty selector selects all devices; without one, a rule selects none.
     """
-    wanted = rule.device_selector
-    if wanted is None:
+    selector = rule.device_selector
+    if selector is None:
         return False
-    if wanted.driver not in ("", spec.driver) or wanted.pool not in ("", spec.pool.name):
+    if selector.driver not in ("", spec.driver) or selector.pool not in ("", spec.pool.name):
         return False
-    return wanted.device in ("", device)
+    return selector.device in ("", device)
