@@ -18,14 +18,14 @@ from neuron_dra.ask.doctor.seen import Seen
 from neuron_dra.errors import SettingsError
 
 
-def write(path: Path, found: Sequence[Line], seen: Seen) -> None:
+def write(path: Path, report_lines: Sequence[Line], seen: Seen) -> None:
     """Write the bundle to a new file that only its owner can read. Raises SettingsError if there is one already."""
     report: dict[str, Any] = {
         "version": __version__,
         "apiServer": seen.version,
         "notSeen": dict(seen.snapshot.left_out),
     }
-    report |= {"unread": dict(seen.unread), **lines.to_wire(found)}
+    report |= {"unread": dict(seen.unread), **lines.to_wire(report_lines)}
     objects = {"apiVersion": "v1", "kind": "List", "items": redacted.objects(seen)}
     raw = _packed({"report.json": redacted.clean(report), "objects.json": objects})
     try:
@@ -43,7 +43,7 @@ def _packed(files: dict[str, Any]) -> bytes:
     with gzip.GzipFile(fileobj=packed, mode="wb") as zipped, tarfile.TarFile(fileobj=zipped, mode="w") as archive:
         for name, content in files.items():
             raw = (json.dumps(content, indent=1) + "\n").encode()
-            entry = tarfile.TarInfo(f"neuron-dra-doctor/{name}")
-            entry.size = len(raw)
-            archive.addfile(entry, io.BytesIO(raw))
+            tar_entry = tarfile.TarInfo(f"neuron-dra-doctor/{name}")
+            tar_entry.size = len(raw)
+            archive.addfile(tar_entry, io.BytesIO(raw))
     return packed.getvalue()

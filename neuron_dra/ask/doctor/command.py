@@ -66,15 +66,15 @@ def run(args: argparse.Namespace) -> int:
         return _upgrade(args)
     seen, connection = _gathered(args)
     node = _host(seen, node)
-    found = _outside(seen, node)
+    report_lines = _outside(seen, node)
     if connection is not None and node:
-        found += _inside(*connection, seen, node)
+        report_lines += _inside(*connection, seen, node)
     source.keep(seen.snapshot)
     if args.bundle:
         from neuron_dra.ask.doctor import bundle
 
-        bundle.write(Path(args.bundle), found, seen)
-    return _shown(args, found)
+        bundle.write(Path(args.bundle), report_lines, seen)
+    return _shown(args, report_lines)
 
 
 def _upgrade(args: argparse.Namespace) -> int:
@@ -136,7 +136,7 @@ def _host(seen: Seen, name: str) -> str:
     """Return the Node that a name means, which may lack the domain."""
     from neuron_dra.ask.render import words
 
-    return words.host(name, [item["metadata"]["name"] for item in seen.snapshot.all("Node")])
+    return words.host(name, [node["metadata"]["name"] for node in seen.snapshot.all("Node")])
 
 
 def _outside(seen: Seen, node: str) -> list[Line]:
@@ -153,14 +153,16 @@ def _outside(seen: Seen, node: str) -> list[Line]:
     return [*of_cluster, *nodes.lines(world, node)]
 
 
-def _shown(args: argparse.Namespace, found: list[Line], **more_fields: Any) -> int:
+def _shown(args: argparse.Namespace, report_lines: list[Line], **more_fields: Any) -> int:
     """Print the lines and return the exit code; `more_fields` follow the lines in the data."""
     from neuron_dra.ask.doctor import lines, text
     from neuron_dra.ask.render import terminal
 
-    found = [dataclasses.replace(each, text=documented(each.text), todo=documented(each.todo)) for each in found]
+    report_lines = [
+        dataclasses.replace(line, text=documented(line.text), todo=documented(line.todo)) for line in report_lines
+    ]
     if args.output == "text":
-        terminal.write(text.screen(found))
+        terminal.write(text.screen(report_lines))
     else:
-        terminal.write_data("DoctorReport", lines.to_wire(found), args.output, **more_fields)
-    return lines.exit_code(found)
+        terminal.write_data("DoctorReport", lines.to_wire(report_lines), args.output, **more_fields)
+    return lines.exit_code(report_lines)

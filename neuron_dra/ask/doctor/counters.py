@@ -19,10 +19,10 @@ _SETTING: Final = "CONNECTED_SETS_OLDEST_RELEASE"
 
 def lines(seen: Seen) -> Iterator[Line]:
     """Yield the lines; none where no node publishes counters."""
-    slices = [SliceView.of(item).spec for item in seen.snapshot.all("ResourceSlice")]
+    slices = [SliceView.of(raw_slice).spec for raw_slice in seen.snapshot.all("ResourceSlice")]
     counted = [spec for spec in slices if spec.has_counters]
-    ours = {spec.pool.name for spec in counted if spec.is_ours}
-    if not ours:
+    own_pools = {spec.pool.name for spec in counted if spec.is_ours}
+    if not own_pools:
         return
     release = releases.parse(seen.version)
     if release is None:
@@ -39,16 +39,13 @@ def lines(seen: Seen) -> Iterator[Line]:
             f"scheduler.oldestRelease={releases.text(release)}"
         )
         yield wrong(AREA, "KubernetesKnownBad", f"{why}. {_holders(seen)}", todo)
-    found = set()
-    for spec in counted:
-        if not spec.is_ours and spec.pool.name in ours:
-            found.add(spec.driver)
-    shared = sorted(found)
+    sharing_drivers = sorted({spec.driver for spec in counted if not spec.is_ours and spec.pool.name in own_pools})
     faults = [bad for bad in releases.with_counters(release) if not bad.forbids]
-    for bad in faults if shared else ():
-        text = f"{words.listed(shared)} and {names.DRIVER} have counters in pools of the same name: {bad.text}"
+    for bad in faults if sharing_drivers else ():
+        drivers = words.listed(sharing_drivers)
+        text = f"{drivers} and {names.DRIVER} have counters in pools of the same name: {bad.text}"
         yield wrong(AREA, "PoolNameShared", text, f"upgrade the control plane to {bad.fixed_text} or later")
-    if not why and not (shared and faults):
+    if not why and not (sharing_drivers and faults):
         yield ok(AREA, f"nothing is known against connected sets on {seen.version}")
 
 
@@ -56,34 +53,31 @@ def _permitted(seen: Seen, release: releases.Release) -> str:
     """Return the value of the driver's setting if that permits connected sets on this release; empty if not."""
     for pod in seen.snapshot.all("Pod"):
         for container in (pod.get("spec") or {}).get("containers") or ():
-            value = _value(container.get("env"))
-            oldest = releases.parse(value)
-            if value == releases.ANY or (oldest is not None and release >= oldest):
-                return value
+            setting = _value(container.get("env"))
+            oldest = releases.parse(setting)
+            if setting == releases.ANY or (oldest is not None and release >= oldest):
+                return setting
     return ""
 
 
 def _value(variables: Any) -> str:
     """Return the setting's value in a container's variables, which nothing has checked; empty if it is not there."""
-    for each in variables if isinstance(variables, list) else ():
-        if isinstance(each, dict) and each.get("name") == _SETTING:
-            return str(each.get("value") or "")
+    for variable in variables if isinstance(variables, list) else ():
+        if isinstance(variable, dict) and variable.get("name") == _SETTING:
+            return str(variable.get("value") or "")
     return ""
 
 
 def _holders(seen: Seen) -> str:
     """Return which claims keep counters published."""
     claims = [ClaimView.of(claim) for claim in seen.snapshot.all("ResourceClaim")]
-    found = []
-    for each in claims:
-        if _holds_a_part(each):
-            found.append(f"{each.metadata.namespace}/{each.metadata.name}")
-    held = sorted(found)
-    if not held:
+    holders = sorted(f"{claim.metadata.namespace}/{claim.metadata.name}" for claim in claims if _holds_a_part(claim))
+    if not holders:
         return "No claim has a set: the driver takes them all back"
-    count = words.count(len(held), "claim")
-    return f"Sets and cores stay published, with their counters, until these claims end: {count}, {words.listed(held)}"
+    count = words.count(len(holders), "claim")
+    text = "Sets and cores stay published, with their counters, until these claims end"
+    return f"{text}: {count}, {words.listed(holders)}"
 
 
 def _holds_a_part(claim: ClaimView) -> bool:
-    return any(each.driver == names.DRIVER and members.is_partition(each.device) for each in claim.results)
+    return any(result.driver == names.DRIVER and members.is_partition(result.device) for result in claim.results)

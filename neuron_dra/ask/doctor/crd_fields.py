@@ -32,56 +32,56 @@ _ALL: Final = "x-kubernetes-preserve-unknown-fields"
 
 def wanted() -> Mapping[str, Sequence[str]]:
     """Return the fields of this release by name of the CRD, such as `spec.topology[].nodeName`."""
-    found: dict[str, list[str]] = json.loads((resources.files("neuron_dra") / "data" / FILE).read_text())
-    return found
+    fields_by_crd: dict[str, list[str]] = json.loads((resources.files("neuron_dra") / "data" / FILE).read_text())
+    return fields_by_crd
 
 
 def fields(schema: Wire, path: str = "") -> Iterator[str]:
     """Yield the paths of all fields of a schema, except metadata, apiVersion and kind."""
     for name, inner in sorted((schema.get("properties") or {}).items()):
         if path or name not in ("apiVersion", "kind", "metadata"):
-            here = f"{path}.{name}" if path else name
-            yield here
-            yield from fields(inner, here)
+            field_path = f"{path}.{name}" if path else name
+            yield field_path
+            yield from fields(inner, field_path)
     if isinstance(schema.get("items"), dict):
         yield from fields(schema["items"], f"{path}[]")
 
 
 def schemas(definition: Wire) -> Mapping[str, Wire]:
     """Return the schemas of the versions that a CRD serves, by version."""
-    found = {}
-    for each in _map(definition.get("spec")).get("versions") or ():
-        if each.get("served"):
-            found[str(each.get("name"))] = _map(_map(each.get("schema")).get("openAPIV3Schema"))
-    return found
+    schema_by_version = {}
+    for version in _map(definition.get("spec")).get("versions") or ():
+        if version.get("served"):
+            schema_by_version[str(version.get("name"))] = _map(_map(version.get("schema")).get("openAPIV3Schema"))
+    return schema_by_version
 
 
 def dropped(paths: Sequence[str], definition: Wire) -> list[str]:
     """Return which fields a version that the CRD serves does not keep; of a dropped object only itself."""
     lost: list[str] = []
     for path in paths:
-        known = any(path.startswith((f"{each}.", f"{each}[]")) for each in lost)
-        if not known and not all(_keeps(schema, path) for schema in schemas(definition).values()):
+        is_inside_lost = any(path.startswith((f"{lost_path}.", f"{lost_path}[]")) for lost_path in lost)
+        if not is_inside_lost and not all(_keeps(schema, path) for schema in schemas(definition).values()):
             lost.append(path)
     return lost
 
 
 def _keeps(schema: Wire, path: str) -> bool:
-    here = schema
+    subschema = schema
     for part in path.replace("[]", ".[]").split("."):
-        if here.get(_ALL) is True:
+        if subschema.get(_ALL) is True:
             return True
         if part == "[]":
-            inner = here.get("items")
+            inner = subschema.get("items")
         else:
-            inner = _map(here.get("properties")).get(part)
+            inner = _map(subschema.get("properties")).get(part)
         if inner is None:
-            inner = here.get("additionalProperties")
+            inner = subschema.get("additionalProperties")
         if inner is True:
             return True
         if not isinstance(inner, dict):
             return False
-        here = inner
+        subschema = inner
     return True
 
 

@@ -57,14 +57,14 @@ class PodForecast:
 
 def waiting_pods(snapshot: Snapshot) -> list[Wire]:
     """Return the pods that wait for devices, in the scheduler's order: by priority, then by age."""
-    found = []
+    waiting = []
     for pod in snapshot.all("Pod"):
         place = PodPlace.of(pod)
         if place.spec.node_name or place.has_ended or place.metadata.deletion_timestamp:
             continue
         if demand.wants_devices(pod) or demand.claims_of(snapshot, pod):
-            found.append(pod)
-    return sorted(found, key=_rank)
+            waiting.append(pod)
+    return sorted(waiting, key=_rank)
 
 
 def _rank(pod: Wire) -> tuple[int, str, str, str]:
@@ -96,12 +96,12 @@ class SimulatedUpgrade:
 
     def forecasts(self) -> list[PodForecast]:
         """Return what becomes of each pod."""
-        made = []
+        forecasts = []
         for now, then in zip(self.now, self.then, strict=True):
             forecast = _forecast(now, then, self.world_then)
             why = _unseen(self.world_then, then.pod) if forecast.fits_then is False else ""
-            made.append(dataclasses.replace(forecast, fits_then=None, why=why) if why else forecast)
-        return made
+            forecasts.append(dataclasses.replace(forecast, fits_then=None, why=why) if why else forecast)
+        return forecasts
 
 
 def simulated(snapshot: Snapshot, target: UpgradeTarget) -> SimulatedUpgrade:
@@ -141,12 +141,12 @@ def _with_kubelet(node: Wire, version: str) -> Wire:
 
 def _forecast(now: PodOutcome, then: PodOutcome, after: World) -> PodForecast:
     meta = PodView.of(then.pod).metadata
-    made = PodForecast(f"{meta.namespace}/{meta.name}", _fits(now), _fits(then))
+    pod_forecast = PodForecast(f"{meta.namespace}/{meta.name}", _fits(now), _fits(then))
     if then.placement is not None and then.runs:
-        return dataclasses.replace(made, node=then.placement.node, devices=_devices(then.placement, after))
+        return dataclasses.replace(pod_forecast, node=then.placement.node, devices=_devices(then.placement, after))
     if then.finding is not None:
-        return dataclasses.replace(made, why=then.finding.text)
-    return dataclasses.replace(made, why=then.rejected)
+        return dataclasses.replace(pod_forecast, why=then.finding.text)
+    return dataclasses.replace(pod_forecast, why=then.rejected)
 
 
 def _unseen(world: World, pod: Wire) -> str:
@@ -156,8 +156,10 @@ def _unseen(world: World, pod: Wire) -> str:
     if lacking and any(claim.claim is None for claim in claims):
         return f"not all of its objects are known: the snapshot has no {words.listed(sorted(lacking))}"
     objects = [pod, *(claim.template or claim.claim for claim in claims if claim.claim is not None)]
-    sizes = imagined.requested_sets(Snapshot({}).changed([each for each in objects if each is not None]))
-    published = any(SliceView.of(item).spec.has_counters for item in world.snapshot.all("ResourceSlice"))
+    sizes = imagined.requested_sets(
+        Snapshot({}).changed([wire_object for wire_object in objects if wire_object is not None])
+    )
+    published = any(SliceView.of(raw_slice).spec.has_counters for raw_slice in world.snapshot.all("ResourceSlice"))
     if sizes and not published and world.rules.partitions:
         return f"it requests {words.listed(sorted(sizes))}, which nodes publish only with scheduler.enabled"
     return ""

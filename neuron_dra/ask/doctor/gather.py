@@ -7,6 +7,7 @@ import asyncio
 import datetime
 import email.utils
 import gc
+import itertools
 import json
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import replace
@@ -58,15 +59,24 @@ def from_file(name: str, version: str = "") -> Seen:
     Raises SettingsError.
     """
     snapshot, items = source.from_file(name, whole=True)  # as objects go into a report
-    found: dict[str, list[Wire]] = {kind: [] for kind in KINDS}
-    for item in items:
-        if item["kind"] in KINDS and not (item["kind"] == LEASES and item["metadata"]["name"] != LEASE):
-            found[item["kind"]].append(_checked(item))
-    unread = {kind: "the file has none" for kind, objects in found.items() if not objects}
+    objects_by_kind: dict[str, list[Wire]] = {kind: [] for kind in KINDS}
+    for raw_object in items:
+        if raw_object["kind"] in KINDS and not (
+            raw_object["kind"] == LEASES and raw_object["metadata"]["name"] != LEASE
+        ):
+            objects_by_kind[raw_object["kind"]].append(_checked(raw_object))
+    unread = {kind: "the file has none" for kind, objects in objects_by_kind.items() if not objects}
     damaged = requested.damaged(items)
-    known = version or snapshot.version  # a bundle of `doctor` has it
-    snapshot = replace(snapshot, version=known)
-    return Seen(snapshot, found, unread, damaged, known, why_no_version="" if known else "a file does not have it")
+    known_version = version or snapshot.version  # a bundle of `doctor` has it
+    snapshot = replace(snapshot, version=known_version)
+    return Seen(
+        snapshot,
+        objects_by_kind,
+        unread,
+        damaged,
+        known_version,
+        why_no_version="" if known_version else "a file does not have it",
+    )
 
 
 def connected(args: argparse.Namespace) -> tuple[KubeConfig, str, asyncio.Runner]:
@@ -95,32 +105,34 @@ async def _rest(kube: KubeConfig, snapshot: Snapshot, timing: DoctorTiming) -> S
         if "neuron-ultraserver" in str(meta.labels.get(_PART)):
             spaces.add(meta.namespace)
     unread: dict[str, str] = {}
-    wanted = [("", name) for name in crd_fields.wanted()]
-    held = [(space, LEASE) for space in spaces or {NAMESPACE}]
+    crd_keys = [("", name) for name in crd_fields.wanted()]
+    lease_keys = [(space, LEASE) for space in spaces or {NAMESPACE}]
     async with KubeClient(kube) as client:
 
         async def read(kind: str, reading: Coroutine[Any, Any, list[Wire]]) -> list[Wire]:
             return await _read(kind, unread, reading, timing.kind_s)
 
-        asked = asyncio.gather(*(_asked(client, kind, unread, timing.kind_s) for kind in requested.RESOURCES))
+        reading_requested = asyncio.gather(
+            *(_asked(client, kind, unread, timing.kind_s) for kind in requested.RESOURCES)
+        )
         definitions, policies, bindings, leases, seen, damaged = await asyncio.gather(
-            read(CRDS, _by_name(client, CRDS, requests.DEFINITIONS, wanted)),
+            read(CRDS, _by_name(client, CRDS, requests.DEFINITIONS, crd_keys)),
             read(POLICIES, _list(client, POLICIES, requests.POLICIES)),
             read(BINDINGS, _list(client, BINDINGS, requests.POLICY_BINDINGS)),
-            read(LEASES, _by_name(client, LEASES, requests.LEASES, held)),
+            read(LEASES, _by_name(client, LEASES, requests.LEASES, lease_keys)),
             _version(client, Seen(snapshot), timing.kind_s),
-            asked,
+            reading_requested,
         )
     objects = {CRDS: definitions, POLICIES: policies, BINDINGS: bindings, LEASES: leases}
-    return replace(seen, objects=objects, unread=unread, damaged=[each for found in damaged for each in found])
+    return replace(seen, objects=objects, unread=unread, damaged=list(itertools.chain.from_iterable(damaged)))
 
 
 async def _asked(client: KubeClient, kind: str, unread: dict[str, str], limit_s: float) -> list[DamagedObject]:
     """Return the objects of a kind that cannot be read; none of a kind that the cluster does not have."""
-    found = await _read(kind, unread, _listed(client, kind), limit_s)
+    unreadable = await _read(kind, unread, _listed(client, kind), limit_s)
     if unread.get(kind) == NOT_SERVED:
         del unread[kind]
-    return found
+    return unreadable
 
 
 async def _listed(client: KubeClient, kind: str) -> list[DamagedObject]:
@@ -129,13 +141,18 @@ async def _listed(client: KubeClient, kind: str) -> list[DamagedObject]:
     Raises ApiError, and one of MALFORMED for a page that is no list.
     """
     resource = requested.RESOURCES[kind]
-    found: list[DamagedObject] = []
+    unreadable: list[DamagedObject] = []
     version = f"{resource.group}/{resource.version}"
     async for page in client.list(resource):
         read = page.decoded(dict[str, Any])
-        found += requested.damaged({**item, "apiVersion": version, "kind": kind} for item in read.objects)
-        found += [DamagedObject(kind, each.namespace, each.name, each.paths, each.why) for each in read.damaged]
-    return found
+        unreadable += requested.damaged(
+            {**raw_object, "apiVersion": version, "kind": kind} for raw_object in read.objects
+        )
+        unreadable += [
+            DamagedObject(kind, damaged_object.namespace, damaged_object.name, damaged_object.paths, damaged_object.why)
+            for damaged_object in read.damaged
+        ]
+    return unreadable
 
 
 async def _read(kind: str, unread: dict[str, str], reading: Coroutine[Any, Any, list[T]], limit_s: float) -> list[T]:
@@ -161,24 +178,24 @@ async def _read(kind: str, unread: dict[str, str], reading: Coroutine[Any, Any, 
 
 async def _by_name(client: KubeClient, kind: str, resource: Resource, keys: Iterable[tuple[str, str]]) -> list[Wire]:
     """Return the objects with these names that exist: a list of the kind can be very large."""
-    found = []
+    objects = []
     for namespace, name in keys:
         try:
             raw = await client.get(resource, namespace, name)
         except NotFound:
             continue
-        item = _checked({**_decoded(raw), "kind": kind})
-        if item["metadata"].get("name") != name:
+        checked = _checked({**_decoded(raw), "kind": kind})
+        if checked["metadata"].get("name") != name:
             raise ApiError(f"the API server's answer is not {kind} {name}")
-        found.append(item)
-    return found
+        objects.append(checked)
+    return objects
 
 
 async def _list(client: KubeClient, kind: str, resource: Resource) -> list[Wire]:
-    found = []
+    objects = []
     async for page in client.list(resource):
-        found += [_checked({**item, "kind": kind}) for item in items(page, resource)]
-    return found
+        objects += [_checked({**raw_object, "kind": kind}) for raw_object in items(page, resource)]
+    return objects
 
 
 def items(page: Page, resource: Resource) -> list[dict[str, Any]]:
@@ -193,7 +210,7 @@ async def _version(client: KubeClient, seen: Seen, limit_s: float) -> Seen:
     """Return `seen` with the version and the clock of the API server."""
     try:
         async with asyncio.timeout(limit_s):
-            found = _decoded(await client.request("GET", "/version"))
+            version_object = _decoded(await client.request("GET", "/version"))
             now = clock(client.date)
             try:
                 await client.request("GET", "/apis/resource.k8s.io/v1")
@@ -202,17 +219,17 @@ async def _version(client: KubeClient, seen: Seen, limit_s: float) -> Seen:
                 serves = False
     except (ApiError, TimeoutError) as err:
         return replace(seen, why_no_version=str(err) or f"no answer within {limit_s:g} s")
-    return replace(seen, version=str(found.get("gitVersion") or ""), serves_v1=serves, now=now)
+    return replace(seen, version=str(version_object.get("gitVersion") or ""), serves_v1=serves, now=now)
 
 
 def clock(date: str) -> datetime.datetime | None:
     """Return the time in a header Date; None if it is none."""
     try:
-        found = email.utils.parsedate_to_datetime(date)
+        time = email.utils.parsedate_to_datetime(date)
     except ValueError:
         return None
-    if found.tzinfo is not None:
-        return found
+    if time.tzinfo is not None:
+        return time
     return None
 
 
@@ -224,14 +241,14 @@ def _decoded(raw: bytes) -> dict[str, Any]:
         raise ApiError(f"the API server's answer is not JSON: {err}") from err
 
 
-def _checked(item: Any) -> Wire:
+def _checked(raw_object: Any) -> Wire:
     """Return an object with fields of the right types. Raises SettingsError."""
     try:
-        kind = str(item["kind"])
-        wrong = shapes.wrong(item, {"metadata": {"name": str, "namespace": str}, **_SHAPES[kind]})
-        name = named(item)
+        kind = str(raw_object["kind"])
+        wrong = shapes.wrong(raw_object, {"metadata": {"name": str, "namespace": str}, **_SHAPES[kind]})
+        name = named(raw_object)
     except (KeyError, TypeError, AttributeError) as err:
-        raise SettingsError(f"an object without a name: {json.dumps(str(item)[:80])}") from err
+        raise SettingsError(f"an object without a name: {json.dumps(str(raw_object)[:80])}") from err
     if wrong:
         raise SettingsError(f"{name}: {wrong}")
-    return dict(item)
+    return dict(raw_object)

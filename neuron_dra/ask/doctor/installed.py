@@ -85,23 +85,25 @@ def _classes(seen: Seen, *, expected: bool) -> Iterator[Line]:
     todo = "apply the DeviceClasses of this release (deploy/manifests/20-deviceclasses.yaml, or the chart)"
     for shipped in objects.DEVICE_CLASSES:
         name = shipped["metadata"]["name"]
-        found = seen.snapshot.get("DeviceClass", name)
-        if found is None and (name == names.DRIVER or expected):
+        device_class = seen.snapshot.get("DeviceClass", name)
+        if device_class is None and (name == names.DRIVER or expected):
             yield wrong(area, "ClassMissing", f"the DeviceClass {name} does not exist", todo)
-        elif found is not None and _selection(found) != _selection(shipped):
-            yield wrong(area, "ClassEdited", f"the DeviceClass {name} is not that of this release: {_cel(found)}", todo)
-        elif found is not None and DeviceClassView.of(found).spec.config:
+        elif device_class is not None and _selection(device_class) != _selection(shipped):
+            yield wrong(
+                area, "ClassEdited", f"the DeviceClass {name} is not that of this release: {_cel(device_class)}", todo
+            )
+        elif device_class is not None and DeviceClassView.of(device_class).spec.config:
             text = f"the DeviceClass {name} has configuration, which all claims of the class get"
             yield wrong(area, "ClassEdited", text, todo)
-        elif found is not None:
+        elif device_class is not None:
             yield ok(area, f"the DeviceClass {name} is that of this release")
 
 
 def _expressions(device_class: Wire) -> list[str]:
-    found = []
-    for each in DeviceClassView.of(device_class).spec.selectors:
-        found.append(each.cel.expression)
-    return found
+    expressions = []
+    for selector in DeviceClassView.of(device_class).spec.selectors:
+        expressions.append(selector.cel.expression)
+    return expressions
 
 
 def _cel(device_class: Wire) -> str:
@@ -119,31 +121,31 @@ def _crds(seen: Seen, *, expected: bool) -> Iterator[Line]:
         return
     todo = "apply the CRDs of this release: kubectl apply --server-side -f deploy/crds"
     for name, paths in crd_fields.wanted().items():
-        found, rule = seen.named(CRDS, name), crd_fields.RULES.get(name, crd_fields.USUAL)
-        if found is None and rule.optional:
+        definition, rule = seen.named(CRDS, name), crd_fields.RULES.get(name, crd_fields.USUAL)
+        if definition is None and rule.optional:
             yield ok(area, f"{name} does not exist; only {rule.needed_by} need it", "NotInstalled")
-        elif found is None and expected:
+        elif definition is None and expected:
             yield wrong(area, "CrdMissing", f"{name} does not exist, and {rule.needed_by} needs it", todo)
-        elif found is None and (why := _unread(seen, "Pod")) is not None:
+        elif definition is None and (why := _unread(seen, "Pod")) is not None:
             yield unknown(
                 area, f"{name} does not exist; whether the UltraServer controller runs is unknown: {why}", todo
             )
-        elif found is None:
+        elif definition is None:
             yield ok(area, f"{name} does not exist; only {rule.needed_by} needs it", "NotInstalled")
         else:
-            yield _crd(area, name, rule, paths, found, todo)
+            yield _crd(area, name, rule, paths, definition, todo)
 
 
-def _crd(area: str, name: str, rule: CrdRule, paths: Sequence[str], found: Wire, todo: str) -> Line:
-    served = crd_fields.schemas(found)
+def _crd(area: str, name: str, rule: CrdRule, paths: Sequence[str], definition: Wire, todo: str) -> Line:
+    served = crd_fields.schemas(definition)
     if missing := [version for version in rule.versions if version not in served]:
         return wrong(area, "CrdOutdated", f"{name} does not serve {' and '.join(missing)}", todo)
-    if lost := crd_fields.dropped(paths, found):
+    if lost := crd_fields.dropped(paths, definition):
         text = f"{name} is of another release: the API server drops {words.listed(lost)}"
         return wrong(area, "CrdOutdated", text, todo)
-    for each in ConditionedObject.of(found).status.conditions:
-        if each.type == "Established" and each.status != "True":
-            text = f"the API server does not serve {name}: {each.message or each.reason}"
+    for condition in ConditionedObject.of(definition).status.conditions:
+        if condition.type == "Established" and condition.status != "True":
+            text = f"the API server does not serve {name}: {condition.message or condition.reason}"
             return wrong(area, "CrdNotServed", text, f"kubectl describe crd {name}")
     return ok(area, f"{name} keeps all {len(paths)} fields")
 
@@ -153,15 +155,15 @@ def _policies(seen: Seen, *, controller: bool) -> Line:
     for kind in (POLICIES, BINDINGS):
         if kind in seen.unread:
             return unknown(area, f"{kind}: {seen.unread[kind]}")
-    wanted = (*DRIVER_POLICIES, *(CONTROLLER_POLICIES if controller else ()))
+    policy_names = (*DRIVER_POLICIES, *(CONTROLLER_POLICIES if controller else ()))
     bound = set()
-    for each in seen.objects.get(BINDINGS, ()):
-        spec = BindingView.of(each).spec
+    for raw_binding in seen.objects.get(BINDINGS, ()):
+        spec = BindingView.of(raw_binding).spec
         name, actions = spec.policy_name, spec.validation_actions
         if "Deny" in actions or (name == CONFIGURATION_POLICY and "Warn" in actions):
             bound.add(name)
-    lost = [name for name in wanted if seen.named(POLICIES, name) is None]
-    idle = [name for name in wanted if name not in lost and name not in bound]
+    lost = [name for name in policy_names if seen.named(POLICIES, name) is None]
+    idle = [name for name in policy_names if name not in lost and name not in bound]
     todo = "apply the admission policies of this release (the chart, or the -polic*.yaml files of deploy/manifests)"
     if lost:
         text = f"missing: {words.listed(lost)}; docs/security.md has what they prevent"
@@ -171,7 +173,7 @@ def _policies(seen: Seen, *, controller: bool) -> Line:
         return wrong(area, "PolicyNotBound", text, todo)
     if (why := _unread(seen, "Pod")) is not None and not controller:
         return unknown(area, f"whether the UltraServer controller runs, which needs more policies, is unknown: {why}")
-    return ok(area, f"all admission policies are in force: {len(wanted)}")
+    return ok(area, f"all admission policies are in force: {len(policy_names)}")
 
 
 def _controller(seen: Seen, controllers: Sequence[Wire]) -> Line:
@@ -202,11 +204,11 @@ def _lease(seen: Seen, *, expected: bool) -> Iterator[Line]:
     if LEASES in seen.unread:
         yield unknown(area, f"the Lease {LEASE}: {seen.unread[LEASES]}")
         return
-    found = seen.named(LEASES, LEASE)
-    if found is None:
+    raw_lease = seen.named(LEASES, LEASE)
+    if raw_lease is None:
         yield unknown(area, f"there is no Lease {LEASE}: leader election is off, or it is another operator")
         return
-    lease = LeaseView.of(found).spec
+    lease = LeaseView.of(raw_lease).spec
     holder, renewed = lease.holder_identity, _time(lease.renew_time)
     todo = "look at the logs of the UltraServer controller's pods"
     if not holder:
@@ -226,14 +228,14 @@ def _lease(seen: Seen, *, expected: bool) -> Iterator[Line]:
 def _damaged(seen: Seen) -> Iterator[Line]:
     """Yield a line for objects of which values, or the whole, cannot be decoded."""
     damaged = [*seen.snapshot.damaged, *seen.damaged]
-    parts = [f"{each.kind} {each.key}" for each in damaged if each.paths]
+    parts = [f"{damaged_object.kind} {damaged_object.key}" for damaged_object in damaged if damaged_object.paths]
     if parts:
         text = f"values that their author wrote cannot be decoded, and are left out: {words.listed(parts)}"
         yield unknown("objects", text, "nothing else is affected; have their author correct or delete them")
     whole = []
-    for each in damaged:
-        if not each.paths:
-            whole.append(f"{each.kind} {each.key} ({each.why})")
+    for damaged_object in damaged:
+        if not damaged_object.paths:
+            whole.append(f"{damaged_object.kind} {damaged_object.key} ({damaged_object.why})")
     if whole:
         text = f"objects cannot be decoded, and are left out: {words.listed(whole)}"
         yield wrong("objects", "Unreadable", text, "correct or delete them")
@@ -244,12 +246,12 @@ def _damaged(seen: Seen) -> Iterator[Line]:
 
 def _time(text: object) -> datetime.datetime | None:
     try:
-        found = datetime.datetime.fromisoformat(str(text))
+        time = datetime.datetime.fromisoformat(str(text))
     except ValueError:
         return None
-    if found.tzinfo is not None:
-        return found
-    return found.replace(tzinfo=datetime.UTC)
+    if time.tzinfo is not None:
+        return time
+    return time.replace(tzinfo=datetime.UTC)
 
 
 def _unread(seen: Seen, kind: str) -> str | None:

@@ -15,11 +15,11 @@ AREA: Final = "Kubernetes"
 
 def lines(world: World) -> Iterator[Line]:
     """Yield a line for each known fault that meets something of the cluster, and one for all others of a component."""
-    others: dict[str, list[str]] = defaultdict(list)
-    for found in known_faults.present(world):
-        if found.objects:
-            yield wrong(AREA, "KubernetesKnownBad", found.text, found.remedy)
+    unmet_by_component: dict[str, list[str]] = defaultdict(list)
+    for fault in known_faults.present(world):
+        if fault.objects:
+            yield wrong(AREA, "KubernetesKnownBad", fault.text, fault.remedy)
         else:
-            others[found.where].append(f"#{found.fault.issue}")
-    for where, numbers in others.items():
+            unmet_by_component[fault.where].append(f"#{fault.fault.issue}")
+    for where, numbers in unmet_by_component.items():
         yield ok(AREA, f"{where}: nothing meets its known faults {', '.join(numbers)} (docs/compatibility.md)")

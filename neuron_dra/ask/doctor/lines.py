@@ -57,12 +57,12 @@ def unknown(area: str, text: str, todo: str = "") -> Line:
     return Line(CheckState.UNKNOWN, area, "Unknown", text, todo)
 
 
-def from_wire(found: object) -> Line:
+def from_wire(wire_line: object) -> Line:
     """Return a line that another release may have written. Raises ValueError."""
-    if not isinstance(found, Mapping) or not all(isinstance(found.get(key), str) for key in ("state", "text")):
+    if not isinstance(wire_line, Mapping) or not all(isinstance(wire_line.get(key), str) for key in ("state", "text")):
         raise ValueError("a line without state and text")
-    area, code, todo = (str(found.get(key) or "") for key in ("area", "code", "toDo"))
-    return Line(CheckState(found["state"]), area, code, found["text"], todo)
+    area, code, todo = (str(wire_line.get(key) or "") for key in ("area", "code", "toDo"))
+    return Line(CheckState(wire_line["state"]), area, code, wire_line["text"], todo)
 
 
 def printable(text: str) -> str:
@@ -75,9 +75,9 @@ def printable(text: str) -> str:
 
 def exit_code(lines: Iterable[Line]) -> int:
     """Return 0 if everything is ok, otherwise 1."""
-    return int(any(each.state is not CheckState.OK for each in lines))
+    return int(any(line.state is not CheckState.OK for line in lines))
 
 
 def to_wire(lines: Sequence[Line]) -> dict[str, Any]:
     """Return all lines for `-o json` and `-o yaml`."""
-    return {"checks": [each.to_wire() for each in lines]}
+    return {"checks": [line.to_wire() for line in lines]}

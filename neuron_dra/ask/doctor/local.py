@@ -74,11 +74,13 @@ async def lines(socket: str = "", timing: DoctorTiming = DEFAULT_TIMING) -> list
         "device plugin": _device_plugin,
         "API server": _api_server,
     }
-    found = await asyncio.gather(*(_bounded(area, check(node), timing.check_s) for area, check in checks.items()))
-    made = []
-    for part in found:
-        made += part
-    return made
+    lines_by_check = await asyncio.gather(
+        *(_bounded(area, check(node), timing.check_s) for area, check in checks.items())
+    )
+    all_lines = []
+    for part in lines_by_check:
+        all_lines += part
+    return all_lines
 
 
 async def _bounded(area: str, check: Awaitable[list[Line]], limit_s: float) -> list[Line]:
@@ -122,13 +124,13 @@ def _settings(state: PluginState | None) -> PluginSettings:
             return settings.load({}, os.environ)
         return PluginSettings()
     texts = set()
-    for each in dataclasses.fields(PluginSettings):
-        if each.type == "str":
-            texts.add(each.name)
+    for setting_field in dataclasses.fields(PluginSettings):
+        if setting_field.type == "str":
+            texts.add(setting_field.name)
     values: dict[str, Any] = {}
-    for e in state.configuration.settings:
-        if e.name in texts:
-            values[e.name] = e.value
+    for setting in state.configuration.settings:
+        if setting.name in texts:
+            values[setting.name] = setting.value
     return PluginSettings(**values)
 
 
@@ -137,15 +139,15 @@ async def _plugin(node: CheckedNode) -> list[Line]:
         todo = "look at the log of the driver's pod on this node: kubectl logs"
         return [wrong("plugin", "PluginSilent", node.problem, todo)]
     todo = f"{program.NAME} explain, docs/troubleshooting.md and the driver's log have more"
-    found = []
+    problem_lines = []
     for text in plugin_state.problems(node.state):
-        found.append(wrong("plugin", "PluginProblem", text, todo))
+        problem_lines.append(wrong("plugin", "PluginProblem", text, todo))
     status = node.state.status
     published = (
         f"{words.count(status.devices, 'device')} in {words.count(status.slices, 'slice')}, "
         f"generation {status.pool_generation}"
     )
-    return found or [ok("plugin", f"version {status.version}, registered, published {published}")]
+    return problem_lines or [ok("plugin", f"version {status.version}, registered, published {published}")]
 
 
 async def _sockets(node: CheckedNode) -> list[Line]:
@@ -171,16 +173,16 @@ async def _hardware(node: CheckedNode) -> list[Line]:
 
 async def _files(node: CheckedNode) -> list[Line]:
     """Compare checkpoint, CDI files and prepared claims; what differs twice is wrong."""
-    found = await in_thread(_compare, node, node.state)
-    if not found:
+    differences = await in_thread(_compare, node, node.state)
+    if not differences:
         return [ok("files", "the checkpoint, the CDI files and the plugin have the same claims")]
     await asyncio.sleep(node.timing.again_s)
     state = node.state
     with contextlib.suppress(SettingsError):
         if state is not None:
             state = await in_thread(_state, str(node.settings.dra_socket), node.timing)
-    again = await in_thread(_compare, node, state)
-    same = [line for line in found if line in again]
+    later_differences = await in_thread(_compare, node, state)
+    same = [line for line in differences if line in later_differences]
     return same or [unknown("files", "claims are prepared now, so the files could not be compared: try again")]
 
 
@@ -192,9 +194,9 @@ def _compare(node: CheckedNode, state: PluginState | None) -> list[Line]:
         return [wrong("files", "CheckpointDamaged", text, "the driver rebuilds it; if not, look at its log")]
     names = node_files.names(Path(node.settings.cdi_root))
     uids = map(cdi.claim_uid_of, names)
-    ours = {uid for uid in uids if uid is not None}
+    uids_with_files = {uid for uid in uids if uid is not None}
     prepared = None if state is None else {claim.uid for claim in state.claims.claims}
-    return node_checks.files(checkpoint, node.survey.boot_id(), ours, prepared)
+    return node_checks.files(checkpoint, node.survey.boot_id(), uids_with_files, prepared)
 
 
 def _checkpoint(node: CheckedNode) -> Checkpoint | None:
@@ -257,9 +259,9 @@ async def _wire(node: CheckedNode) -> Wire | None:
         return None
     with contextlib.suppress(ApiError):
         async with KubeClient(node.kube) as client:
-            found = await _listed(client, requests.NODES, f"metadata.name={node.name}")
-            if found:
-                return found[0]
+            raw_nodes = await _listed(client, requests.NODES, f"metadata.name={node.name}")
+            if raw_nodes:
+                return raw_nodes[0]
             return None
     return None
 
@@ -273,32 +275,32 @@ async def _api_server(node: CheckedNode) -> list[Line]:
         except Forbidden as err:
             todo = "apply the ClusterRole of this release (deploy/manifests/10-rbac.yaml, or the chart)"
             return [wrong("API server", "Forbidden", str(err), todo)]
-        found = node_checks.published(slices, node.name, node.state)
-        found.append(node_checks.clock(gather.clock(client.date), datetime.datetime.now(datetime.UTC)))
-        return [*found, await _claims(node, client)]
+        api_lines = node_checks.published(slices, node.name, node.state)
+        api_lines.append(node_checks.clock(gather.clock(client.date), datetime.datetime.now(datetime.UTC)))
+        return [*api_lines, await _claims(node, client)]
 
 
 async def _claims(node: CheckedNode, client: KubeClient) -> Line:
     """Return whether each claim of the checkpoint is in the API server, with the same devices."""
     checkpoint = await in_thread(_checkpoint, node)
-    gone, other = [], []
+    missing_claims, differing_claims = [], []
     for claim in (checkpoint.claims if checkpoint is not None else {}).values():
         try:
             wire = await node.survey.claim(client, node.name, claim.ref)
         except ClaimError as err:
             return unknown("claims", str(err))
         if wire is None:
-            gone.append(str(claim.ref))
+            missing_claims.append(str(claim.ref))
         elif not node_checks.same_devices(claim, wire, node.name):
-            other.append(str(claim.ref))
-    return node_checks.claims(len(checkpoint.claims) if checkpoint else 0, gone, other)
+            differing_claims.append(str(claim.ref))
+    return node_checks.claims(len(checkpoint.claims) if checkpoint else 0, missing_claims, differing_claims)
 
 
 async def _listed(client: KubeClient, resource: requests.Resource, selector: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
+    objects: list[dict[str, Any]] = []
     async for page in client.list(resource, fieldSelector=selector):
-        found += gather.items(page, resource)
-    for item in found:
-        if wrong_field := shapes.wrong(item, _SHAPES[resource]):
+        objects += gather.items(page, resource)
+    for raw_object in objects:
+        if wrong_field := shapes.wrong(raw_object, _SHAPES[resource]):
             raise ApiError(f"the API server's list of {resource.plural} cannot be read: {wrong_field}")
-    return found
+    return objects

@@ -26,7 +26,7 @@ _ORPHANS: Final = "docs/health.md, a device held by an orphaned claim"
 
 def hardware(facts: NodeFacts, state: PluginState | None) -> list[Line]:
     """Return whether the devices of sysfs are those that the plugin has, and readable."""
-    area, found = "hardware", []
+    area, problem_lines = "hardware", []
     ids = {device.device_id for device in facts.devices}
     if state is not None:
         kind = state.devices.instance_type
@@ -46,55 +46,58 @@ def hardware(facts: NodeFacts, state: PluginState | None) -> list[Line]:
         return [wrong(area, "NoDevices", text, "load the kernel driver on the node (lsmod | grep neuron)")]
     if spec is not None and len(ids) < spec.device_count:
         text = f"sysfs shows {len(ids)} of the {spec.device_count} devices of a {kind}"
-        found.append(wrong(area, "DevicesMissing", text, "docs/health.md has the reasons and remedies"))
-    made = []
-    for each in facts.devices:
-        if each.core_count is Unread.UNKNOWN:
-            made.append(each.device_id)
-    dark = sorted(made)
-    if dark:
-        text = f"core_count of {words.count(len(dark), 'device')} cannot be read: {words.ranges(dark)}"
-        found.append(wrong(area, "Unreadable", text, "run as uid 0: the file is readable for root only"))
+        problem_lines.append(wrong(area, "DevicesMissing", text, "docs/health.md has the reasons and remedies"))
+    unread_ids = sorted(device.device_id for device in facts.devices if device.core_count is Unread.UNKNOWN)
+    if unread_ids:
+        text = f"core_count of {words.count(len(unread_ids), 'device')} cannot be read: {words.ranges(unread_ids)}"
+        problem_lines.append(wrong(area, "Unreadable", text, "run as uid 0: the file is readable for root only"))
     if names_of_moved := sorted({path.rpartition("/")[2] for path in facts.found}):
         text = f"found by the names of their files, which show no device as healthy: {', '.join(names_of_moved)}"
         todo = "docs/health.md, a kernel driver that moved its files; update this driver"
-        found.append(unknown(area, text, todo))
+        problem_lines.append(unknown(area, text, todo))
     if unseen := words.ranges({device.device_id for device in facts.devices if device.device_file is False}):
         text = f"no file in the host's /dev: neuron {unseen}"
         todo = "check udev and the kernel log of the node; load the kernel driver again, or reboot the node"
-        found.append(wrong(area, "DeviceFileMissing", text, todo))
-    if state is not None and (known := {each.device_id for each in state.devices.devices}) != ids:
-        gone, new = words.ranges(known - ids), words.ranges(ids - known)
-        text = f"sysfs and the plugin differ: only the plugin has {gone or 'none'}, only sysfs {new or 'none'}"
-        found.append(wrong(area, "HardwareDiffers", text, "wait 10 s and try again; then restart the driver's pod"))
+        problem_lines.append(wrong(area, "DeviceFileMissing", text, todo))
+    if state is not None and (plugin_ids := {device.device_id for device in state.devices.devices}) != ids:
+        only_plugin, only_sysfs = words.ranges(plugin_ids - ids), words.ranges(ids - plugin_ids)
+        differences = f"only the plugin has {only_plugin or 'none'}, only sysfs {only_sysfs or 'none'}"
+        text = f"sysfs and the plugin differ: {differences}"
+        problem_lines.append(
+            wrong(area, "HardwareDiffers", text, "wait 10 s and try again; then restart the driver's pod")
+        )
     version = facts.driver_version or "unknown"
-    return found or [ok(area, f"{words.count(len(ids), 'device')} in sysfs, kernel driver {version}")]
+    return problem_lines or [ok(area, f"{words.count(len(ids), 'device')} in sysfs, kernel driver {version}")]
 
 
 def files(checkpoint: Checkpoint | None, boot: str, specified: Collection[str], prepared: Any) -> list[Line]:
     """Return where the checkpoint, the CDI files and the plugin differ; `prepared` are its claims, None if unknown."""
-    area, found = "files", []
+    area, problem_lines = "files", []
     if checkpoint is None:
         if prepared or specified:
             text = f"there is no checkpoint, and {words.count(len(specified), 'CDI file')} of claims"
-            found.append(wrong(area, "CheckpointMissing", text, "look at the driver's log: it rebuilds the checkpoint"))
-        return found
+            problem_lines.append(
+                wrong(area, "CheckpointMissing", text, "look at the driver's log: it rebuilds the checkpoint")
+            )
+        return problem_lines
     if checkpoint.boot_id != boot:
         text = "the checkpoint is of an earlier boot of the node: the driver has not started since"
         return [wrong(area, "CheckpointOld", text, "look at the log of the driver's pod")]
     kept = {uid for uid, claim in checkpoint.claims.items() if not claim.adopted}
     if missing := sorted(kept - set(specified)):
         text = f"no CDI file of {words.count(len(missing), 'prepared claim')}: UID {words.listed(missing)}"
-        found.append(wrong(area, "CdiFileMissing", text, "the driver writes it within 10 s; if not, look at its log"))
+        problem_lines.append(
+            wrong(area, "CdiFileMissing", text, "the driver writes it within 10 s; if not, look at its log")
+        )
     if extra := sorted(set(specified) - set(checkpoint.claims)):
         text = f"CDI files of {words.count(len(extra), 'claim')} that are not prepared: UID {words.listed(extra)}"
-        found.append(wrong(area, "CdiFileLeft", text, "restart the driver's pod, which removes them"))
+        problem_lines.append(wrong(area, "CdiFileLeft", text, "restart the driver's pod, which removes them"))
     if prepared is not None and (differ := sorted(set(prepared) ^ set(checkpoint.claims))):
         text = (
             f"the plugin and its checkpoint differ in {words.count(len(differ), 'claim')}: UID {words.listed(differ)}"
         )
-        found.append(wrong(area, "ClaimsDiffer", text, "restart the driver's pod"))
-    return found
+        problem_lines.append(wrong(area, "ClaimsDiffer", text, "restart the driver's pod"))
+    return problem_lines
 
 
 def runtime(node: Wire | None, configuration: str, folder: str) -> Line:
@@ -109,8 +112,8 @@ def runtime(node: Wire | None, configuration: str, folder: str) -> Line:
         return wrong(area, "CdiFolderUnknown", f"the runtime reads CDI specs from {listed[1]}, not from {folder}", todo)
     if configuration and re.search(r"^\s*enable_cdi\s*=\s*true", configuration, re.MULTILINE):
         return ok(area, f"CDI is on in the configuration of {name or 'the runtime'}")
-    found = re.match(r"(containerd|cri-o)://v?(\d+)\.(\d+)", name)
-    if found is not None and (found[1] == "cri-o" or int(found[2]) >= 2):
+    version_match = re.match(r"(containerd|cri-o)://v?(\d+)\.(\d+)", name)
+    if version_match is not None and (version_match[1] == "cri-o" or int(version_match[2]) >= 2):
         return ok(area, f"{name} has CDI on unless its configuration, which is not visible here, turns it off")
     return unknown(area, f"whether {name or 'the runtime'} has CDI on is not visible from this container", todo)
 
@@ -118,37 +121,35 @@ def runtime(node: Wire | None, configuration: str, folder: str) -> Line:
 def published(slices: Sequence[Wire], node: str, state: PluginState | None) -> list[Line]:
     """Return whether the slices have the devices that the plugin publishes."""
     area = "slices"
-    specs = [SliceView.of(item).spec for item in slices]
-    ours = [spec for spec in specs if spec.is_ours]
+    specs = [SliceView.of(raw_slice).spec for raw_slice in slices]
+    own_specs = [spec for spec in specs if spec.is_ours]
     have = set()
-    for spec in ours:
-        for device in spec.published:
-            have.add(str(device.get("name")))
+    for spec in own_specs:
+        for raw_device in spec.published:
+            have.add(str(raw_device.get("name")))
     if state is None:
         return [unknown(area, f"{words.count(len(have), 'device')} in slices; the plugin does not say which it has")]
-    if len(have) != state.status.devices or len(ours) != state.status.slices:
+    if len(have) != state.status.devices or len(own_specs) != state.status.slices:
         text = (
-            f"the API server has {len(have)} devices in {len(ours)} slices of node {node}, the plugin published "
+            f"the API server has {len(have)} devices in {len(own_specs)} slices of node {node}, the plugin published "
             f"{state.status.devices} in {state.status.slices}"
         )
         return [wrong(area, "SlicesDiffer", text, "wait a minute and try again; then look at the driver's log")]
-    there = {each.name for each in state.devices.devices}
-    held = {each.name for each in state.devices.devices if each.claim_uid}
-    found = []
-    for name in have:
-        if name.startswith(names.DEVICE_PREFIX) and name not in there | held:
-            found.append(name)
-    gone = sorted(found)
+    on_node = {device.name for device in state.devices.devices}
+    held_names = {device.name for device in state.devices.devices if device.claim_uid}
+    whole_devices = {name for name in have if name.startswith(names.DEVICE_PREFIX)}
+    only_published = sorted(whole_devices - on_node - held_names)
     healthy = []
-    for each in state.devices.devices:
-        if each.published and each.health == pb.HEALTH_HEALTHY:
-            healthy.append(each)
-    lost = sorted(each.name for each in healthy if each.name not in have)
-    if lost:
-        text = f"healthy devices are not in the slices: {words.devices(lost)}"
+    for device in state.devices.devices:
+        if device.published and device.health == pb.HEALTH_HEALTHY:
+            healthy.append(device.name)
+    unpublished = sorted(name for name in healthy if name not in have)
+    if unpublished:
+        text = f"healthy devices are not in the slices: {words.devices(unpublished)}"
         return [wrong(area, "NotPublished", text, "look at the driver's log")]
-    if gone:
-        return [unknown(area, f"published and not on the node, which is right only while a claim has them: {gone}")]
+    if only_published:
+        text = f"published and not on the node, which is right only while a claim has them: {only_published}"
+        return [unknown(area, text)]
     return [ok(area, f"{words.count(len(have), 'device')} in the API server, as published")]
 
 
@@ -164,21 +165,21 @@ def clock(server: datetime.datetime | None, now: datetime.datetime) -> Line:
     return ok("clock", f"within {SKEW_S:g} s of the API server's")
 
 
-def same_devices(claim: PreparedClaim, found: wire.ResourceClaim, node: str) -> bool:
+def same_devices(claim: PreparedClaim, api_claim: wire.ResourceClaim, node: str) -> bool:
     """Return whether a prepared claim has the devices of this node that the API server has allocated to it."""
     allocated = set()
-    for each in wire.allocated_devices(found):
-        if each.pool == node:
-            allocated.add(each.device)
-    return allocated == {each.device for each in claim.devices}
+    for device in wire.allocated_devices(api_claim):
+        if device.pool == node:
+            allocated.add(device.device)
+    return allocated == {device.device for device in claim.devices}
 
 
-def claims(number: int, gone: Sequence[str], other: Sequence[str]) -> Line:
+def claims(number: int, missing: Sequence[str], differing: Sequence[str]) -> Line:
     """Return whether the prepared claims are those of the API server."""
-    if gone:
-        text = f"{words.count(len(gone), 'prepared claim')} not in the API server: {words.listed(gone)}"
+    if missing:
+        text = f"{words.count(len(missing), 'prepared claim')} not in the API server: {words.listed(missing)}"
         return wrong("claims", "OrphanedClaim", text, f"{_ORPHANS}; it is normal while their pods end")
-    if other:
-        text = f"prepared with other devices than the API server has allocated: {words.listed(other)}"
+    if differing:
+        text = f"prepared with other devices than the API server has allocated: {words.listed(differing)}"
         return wrong("claims", "ClaimDiffers", text, "delete the pods of these claims, so that they are prepared again")
     return ok("claims", f"{words.count(number, 'prepared claim')}, each in the API server with its devices")

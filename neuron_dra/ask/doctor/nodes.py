@@ -39,8 +39,8 @@ _TO_DO: Final[Mapping[str, str]] = {
 def lines(world: World, only: str = "") -> Iterator[Line]:
     """Yield the line of each check, of all Neuron nodes or of one."""
     missing = unseen.kinds(world.snapshot)
-    found = sorted(neuron_nodes(world), key=fleet.natural)
-    chosen = [name for name in found if only in ("", name)]
+    all_names = sorted(neuron_nodes(world), key=fleet.natural)
+    chosen = [name for name in all_names if only in ("", name)]
     yield from _pods(world, missing, only)
     yield from _slices(world, missing, chosen, only)
     if "Node" in missing:
@@ -80,7 +80,7 @@ def _ultraservers(world: World) -> Iterator[Line]:
         if len(group) == 1:
             names = ""
         else:
-            names = f": {words.listed((each.name for each in group), 8)}"
+            names = f": {words.listed((fault.name for fault in group), 8)}"
         to_do = _explained(group[0].name, servers.get(group[0].name))
         yield wrong("nodes", "UltraServerFault", f"{who}: {what}{names}", to_do)
 
@@ -115,7 +115,7 @@ def _grouped(code: str, group: Sequence[tuple[str, Finding]]) -> Line:
     name, finding = group[0]
     count = ""
     if len(group) > 1:
-        count = f" (and {len(group) - 1} more: {words.listed([each for each, _ in group[1:]])})"
+        count = f" (and {len(group) - 1} more: {words.listed([node_name for node_name, _ in group[1:]])})"
     facts = "; ".join(f"{label} {text}".strip() for label, text in finding.facts[:2])
     text = f"node {name}{count}: {finding.text}" + (f" ({facts})" if facts else "")
     todo = _TO_DO.get(code, f"{program.NAME} why node/NODE").replace("NODE", name)
@@ -133,9 +133,9 @@ def _pods(world: World, missing: Mapping[str, str], only: str) -> Iterator[Line]
         yield unknown(area, f"Pods: {missing['Pod']}")
         return
     pods = []
-    for node, found in world.driver_pods.items():
+    for node, node_pods in world.driver_pods.items():
         if only in ("", node):
-            pods += found
+            pods += node_pods
     if not pods:
         if only == "" and any(neuron_nodes(world)):
             yield wrong(
@@ -153,7 +153,7 @@ def _pods(world: World, missing: Mapping[str, str], only: str) -> Iterator[Line]
     images: dict[str, list[str]] = defaultdict(list)
     for pod in pods:
         seen = PodView.of(pod)
-        image = next((each.image for each in seen.spec.containers), "") or "unknown"
+        image = next((container.image for container in seen.spec.containers), "") or "unknown"
         images[image].append(seen.metadata.name)
     if len(images) > 1:
         few = min(images, key=lambda image: len(images[image]))
@@ -170,24 +170,25 @@ def _slices(world: World, missing: Mapping[str, str], chosen: Sequence[str], onl
     if "ResourceSlice" in missing:
         yield unknown(area, f"ResourceSlices: {missing['ResourceSlice']}")
         return
-    ours, others, lost = 0, [], []
-    for item in world.snapshot.all("ResourceSlice"):
-        seen = SliceView.of(item)
+    own_count, foreign_names, nodeless_names = 0, [], []
+    for raw_slice in world.snapshot.all("ResourceSlice"):
+        seen = SliceView.of(raw_slice)
         name, node, pool = seen.metadata.name, seen.spec.node_name, seen.spec.pool.name
         if not seen.spec.is_ours or only not in ("", node, pool):
             continue
         if node == pool and slices.is_ours(name, node):
-            ours += 1
+            own_count += 1
         else:
-            others.append(name)
+            foreign_names.append(name)
         if node and node not in world.nodes:
-            lost.append(name)
-    if others:
-        text = f"{words.count(len(others), 'ResourceSlice')} of driver {names.DRIVER} by another program: "
+            nodeless_names.append(name)
+    if foreign_names:
+        text = f"{words.count(len(foreign_names), 'ResourceSlice')} of driver {names.DRIVER} by another program: "
         todo = "find their author (kubectl get resourceslice NAME -o yaml --show-managed-fields), and delete them"
-        yield wrong(area, "ForeignSlice", text + words.listed(others), todo)
-    if lost and "Node" not in missing:
-        text = f"{words.count(len(lost), 'ResourceSlice')} of nodes that do not exist: {words.listed(lost)}"
+        yield wrong(area, "ForeignSlice", text + words.listed(foreign_names), todo)
+    if nodeless_names and "Node" not in missing:
+        count = words.count(len(nodeless_names), "ResourceSlice")
+        text = f"{count} of nodes that do not exist: {words.listed(nodeless_names)}"
         yield wrong(area, "SliceWithoutNode", text, "delete them")
-    if not others and not lost and (ours or not chosen):
-        yield ok(area, f"{words.count(ours, 'ResourceSlice')} of the driver, each of its own node")
+    if not foreign_names and not nodeless_names and (own_count or not chosen):
+        yield ok(area, f"{words.count(own_count, 'ResourceSlice')} of the driver, each of its own node")

@@ -145,8 +145,8 @@ _APIS: Final = {
 def objects(seen: Seen) -> list[dict[str, Any]]:
     """Return the objects of a bundle: what has to do with Neuron devices, without the rest of the cluster."""
     world = World(seen.snapshot, proposes=False)
-    found = [*_of_snapshot(world), *_of_installation(seen)]
-    return [redacted(item) for item in found]
+    bundle_objects = [*_of_snapshot(world), *_of_installation(seen)]
+    return [redacted(bundle_object) for bundle_object in bundle_objects]
 
 
 def _of_snapshot(world: World) -> Iterator[Wire]:
@@ -159,19 +159,19 @@ def _of_snapshot(world: World) -> Iterator[Wire]:
             spaces.add(seen.metadata.namespace)
             chosen.add(id(pod))
     kept: Mapping[str, Callable[[Wire], object]] = {
-        "Node": lambda item: item["metadata"]["name"] in machines,
-        "ResourceSlice": lambda item: SliceView.of(item).spec.node_name in {"", *machines},
-        "Pod": lambda item: id(item) in chosen,
-        "ResourceQuota": lambda item: key_of(item)[1] in spaces,
-        "PodDisruptionBudget": lambda item: key_of(item)[1] in spaces,
+        "Node": lambda node: node["metadata"]["name"] in machines,
+        "ResourceSlice": lambda raw_slice: SliceView.of(raw_slice).spec.node_name in {"", *machines},
+        "Pod": lambda pod: id(pod) in chosen,
+        "ResourceQuota": lambda quota: key_of(quota)[1] in spaces,
+        "PodDisruptionBudget": lambda budget: key_of(budget)[1] in spaces,
     }
     keys = set()
     for kind in snapshots.KINDS:
         if kind != "Event":
-            for item in snapshot.all(kind):
-                if kept.get(kind, bool)(item):
-                    keys.add(key_of(item))
-                    yield item
+            for raw_object in snapshot.all(kind):
+                if kept.get(kind, bool)(raw_object):
+                    keys.add(key_of(raw_object))
+                    yield raw_object
     for about, events in world.events.items():
         if about in keys:
             yield from events
@@ -185,48 +185,50 @@ def _concerns(pod: PodView, machines: set[str]) -> bool:
 
 def _of_installation(seen: Seen) -> Iterator[Wire]:
     for kind, items in seen.objects.items():
-        for item in items:
-            name = item["metadata"]["name"]
+        for raw_object in items:
+            name = raw_object["metadata"]["name"]
             if "neuron" in name and (kind != CRDS or name in crd_fields.wanted()):
-                yield item
+                yield raw_object
 
 
-def redacted(item: Wire) -> dict[str, Any]:
+def redacted(raw_object: Wire) -> dict[str, Any]:
     """Return an object with known fields only, and without what looks like a secret in their texts."""
-    kind = str(item["kind"])
-    made: dict[str, Any] = {"apiVersion": item.get("apiVersion") or _APIS.get(kind, "v1"), "kind": kind}
-    metadata = _known(item["metadata"], _META)
-    annotations = MetaView.of(item["metadata"]).annotations
+    kind = str(raw_object["kind"])
+    shown_fields: dict[str, Any] = {"apiVersion": raw_object.get("apiVersion") or _APIS.get(kind, "v1"), "kind": kind}
+    metadata = _known(raw_object["metadata"], _META)
+    annotations = MetaView.of(raw_object["metadata"]).annotations
     metadata["annotations"] = {key: annotations[key] for key in annotations if str(key).startswith(_DOMAINS)}
     shapes = [_OF_SNAPSHOTS.get(kind, {}), _MORE.get(kind, {})]
     for shape in shapes:
         if shape:
-            _merge(made, _known(item, shape))
-    cleaned: dict[str, Any] = clean({**made, "metadata": {key: value for key, value in metadata.items() if value}})
+            _merge(shown_fields, _known(raw_object, shape))
+    cleaned: dict[str, Any] = clean(
+        {**shown_fields, "metadata": {key: value for key, value in metadata.items() if value}}
+    )
     return cleaned
 
 
 def _known(value: Any, shape: Any) -> Any:
     """Return the part of a value that a shape names; an empty shape means all of it."""
     if isinstance(shape, Mapping) and shape and isinstance(value, Mapping):
-        found = {}
+        part = {}
         for key, inner in shape.items():
             if value.get(key) is not None:
-                found[key] = _known(value[key], inner)
-        return found
+                part[key] = _known(value[key], inner)
+        return part
     if isinstance(shape, list) and isinstance(value, list):
-        return [_known(each, shape[0]) for each in value]
+        return [_known(element, shape[0]) for element in value]
     return value
 
 
 def _merge(into: dict[str, Any], more: Mapping[str, Any]) -> None:
     """Add fields: those of both are merged, also in lists of equal length."""
     for key, value in more.items():
-        known = into.get(key)
-        if isinstance(known, dict) and isinstance(value, Mapping):
-            _merge(known, value)
-        elif isinstance(known, list) and isinstance(value, list) and len(known) == len(value):
-            for old, new in zip(known, value, strict=True):
+        present = into.get(key)
+        if isinstance(present, dict) and isinstance(value, Mapping):
+            _merge(present, value)
+        elif isinstance(present, list) and isinstance(value, list) and len(present) == len(value):
+            for old, new in zip(present, value, strict=True):
                 if isinstance(old, dict) and isinstance(new, Mapping):
                     _merge(old, new)
         else:
@@ -240,7 +242,7 @@ def clean(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {str(key): clean(inner) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
-        return [clean(each) for each in value]
+        return [clean(element) for element in value]
     return value
 
 

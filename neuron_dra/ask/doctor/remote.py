@@ -46,7 +46,7 @@ async def look(kube: KubeConfig, pod: Wire, timing: DoctorTiming = DEFAULT_TIMIN
     """Return the lines that the driver's pod prints about its node."""
     seen = PodView.of(pod)
     space, name = seen.metadata.namespace, seen.metadata.name
-    container = next((each.name for each in seen.spec.containers), "")
+    container = next((container.name for container in seen.spec.containers), "")
     by_hand = f"kubectl exec -n {space} {name} -- neuron-dra doctor --local"
     try:
         async with asyncio.timeout(timing.pod_s), KubeClient(kube) as client:
@@ -80,12 +80,12 @@ def parsed(output: bytes, status: bytes, pod: str, by_hand: str) -> list[Line]:
     """Return the lines in the output of another release's command, or why there are none."""
     try:
         answer: Any = msgspec.json.decode(output)
-        found = [lines.from_wire(each) for each in answer["checks"]]
+        parsed_lines = [lines.from_wire(wire_line) for wire_line in answer["checks"]]
     except (msgspec.DecodeError, RecursionError, ValueError, TypeError, KeyError):
         ended = lines.printable(status.decode(errors="replace"))[:200] or "the connection ended"
         text = f"{pod} did not answer; a driver before this release has no doctor ({ended})"
         return [unknown("on node", text, by_hand)]
-    made = []
-    for each in found:
-        made.append(Line(each.state, AREA + each.area, each.code, each.text, each.todo))
-    return made
+    prefixed = []
+    for line in parsed_lines:
+        prefixed.append(Line(line.state, AREA + line.area, line.code, line.text, line.todo))
+    return prefixed

@@ -42,18 +42,18 @@ _QUALIFICATION: Final = {"metadata": _META, "spec": {"instanceTypes": [str], "th
 
 def damaged(items: Iterable[Wire]) -> list[DamagedObject]:
     """Return which of these objects the controller cannot read: those with a field of another type."""
-    found: list[DamagedObject] = []
-    for item in items:
-        kind, meta = str(item.get("kind")), item.get("metadata")
-        if kind not in RESOURCES or not _is_of(item, RESOURCES[kind]) or not isinstance(meta, Mapping):
+    damaged_objects: list[DamagedObject] = []
+    for raw_object in items:
+        kind, meta = str(raw_object.get("kind")), raw_object.get("metadata")
+        if kind not in RESOURCES or not _is_of(raw_object, RESOURCES[kind]) or not isinstance(meta, Mapping):
             continue
         shape: Any = _QUALIFICATION if kind == "NeuronUltraServerQualification" else _JOB
-        if text := shapes.wrong(item, shape):
+        if text := shapes.wrong(raw_object, shape):
             namespace, name = str(meta.get("namespace") or ""), str(meta.get("name") or "")
-            found.append(DamagedObject(kind, namespace, name, why=text))
-    return found
+            damaged_objects.append(DamagedObject(kind, namespace, name, why=text))
+    return damaged_objects
 
 
-def _is_of(item: Wire, resource: Resource) -> bool:
+def _is_of(raw_object: Wire, resource: Resource) -> bool:
     """Return True for an object of this group: other groups have kinds of the same name."""
-    return str(item.get("apiVersion", "")).startswith(f"{resource.group}/")
+    return str(raw_object.get("apiVersion", "")).startswith(f"{resource.group}/")

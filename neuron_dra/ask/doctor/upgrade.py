@@ -50,7 +50,7 @@ class Upgrade:
 
     def to_wire(self) -> dict[str, Any]:
         """Return the part of the answer that `doctor` has only with --upgrade-to."""
-        return {"from": self.before, "to": self.target.text, "pods": [each.to_wire() for each in self.pods]}
+        return {"from": self.before, "to": self.target.text, "pods": [pod.to_wire() for pod in self.pods]}
 
 
 def answer(seen: Seen, target: UpgradeTarget) -> Upgrade:
@@ -147,32 +147,34 @@ def _of_pods(seen: Seen, pods: Sequence[PodForecast]) -> Iterator[Line]:
     if not pods:
         yield ok(PODS, "no other pod waits for devices" if held_back else "no pod waits for devices")
         return
-    stopped = [each for each in pods if each.fits_now and each.fits_then is False]
+    stopped = [pod for pod in pods if pod.fits_now and pod.fits_then is False]
     if stopped:
         todo = f"{program.NAME} why pod/NAME after the upgrade; or let them be placed before it"
         text = f"{_waiting(stopped)} can run now and not after it: {_whys(stopped)}"
         yield wrong(PODS, "UpgradeStopsPods", text, todo)
-    placed = [each for each in pods if each.fits_now is False and each.fits_then]
+    placed = [pod for pod in pods if pod.fits_now is False and pod.fits_then]
     if placed:
         yield ok(PODS, f"{_waiting(placed)} can run after it and not now: {_gets(placed)}", "UpgradePlacesPods")
-    without = [each for each in pods if each.fits_then is None and each.why and each.fits_now is not None]
+    without = [pod for pod in pods if pod.fits_then is None and pod.why and pod.fits_now is not None]
     if without:
         text = f"{_waiting(without)}: whether a node can run it after the upgrade is unknown: {_whys(without)}"
         yield unknown(PODS, text, f"{program.NAME} simulate FILE --fleet FLEET --kubernetes VERSION")
-    dark = [each for each in pods if each.fits_now is None or (each.fits_then is None and not each.why)]
+    dark = [pod for pod in pods if pod.fits_now is None or (pod.fits_then is None and not pod.why)]
     if dark:
-        named = words.listed((f"{each.pod} ({_AFTER[each.fits_then]} after the upgrade)" for each in dark), _SHOWN)
+        named = words.listed((f"{pod.pod} ({_AFTER[pod.fits_then]} after the upgrade)" for pod in dark), _SHOWN)
         text = f"{_waiting(dark)}: on one of the releases the scheduler may give up its long search: {named}"
         yield unknown(PODS, text, "request fewer devices, or allocationMode: All")
-    same_fit = sum(each.fits_now is True and each.fits_then is True for each in pods)
+    same_fit = sum(pod.fits_now is True and pod.fits_then is True for pod in pods)
     if same_fit:
         yield ok(PODS, f"{words.count(same_fit, 'waiting pod')}: a node can run it before and after the upgrade")
-    same_wait = sum(each.fits_now is False and each.fits_then is False for each in pods)
+    same_wait = sum(pod.fits_now is False and pod.fits_then is False for pod in pods)
     if same_wait:
         text = f"{words.count(same_wait, 'waiting pod')} waits before and after the upgrade"
         yield ok(PODS, text.replace("pods waits", "pods wait"))
-    if others := forecast.of_other_schedulers(waiting):
-        yield unknown(PODS, f"{words.count(others, 'waiting pod')} of another scheduler, which is not simulated here")
+    if foreign_count := forecast.of_other_schedulers(waiting):
+        yield unknown(
+            PODS, f"{words.count(foreign_count, 'waiting pod')} of another scheduler, which is not simulated here"
+        )
 
 
 _AFTER: Final[Mapping[bool | None, str]] = {True: "can run", False: "waits", None: "unknown"}
@@ -183,14 +185,14 @@ def _waiting(pods: Sequence[PodForecast]) -> str:
 
 
 def _whys(pods: Sequence[PodForecast]) -> str:
-    return words.listed((f"{each.pod} ({each.why})" for each in pods), _SHOWN)
+    return words.listed((f"{pod.pod} ({pod.why})" for pod in pods), _SHOWN)
 
 
 def _gets(pods: Sequence[PodForecast]) -> str:
     texts = []
-    for each in pods:
-        got = f" gets {words.devices(each.devices)} of" if each.devices else " on"
-        texts.append(f"{each.pod}{got} node {each.node}")
+    for pod in pods:
+        got = f" gets {words.devices(pod.devices)} of" if pod.devices else " on"
+        texts.append(f"{pod.pod}{got} node {pod.node}")
     return f"{words.listed(texts, _SHOWN)}, or as much of another node that serves it as well"
 
 
@@ -202,7 +204,9 @@ def _changes(before: Minor | None, target: UpgradeTarget) -> Iterator[Line]:
     for change in upgrades.between(before, target.minor, ChangeKind.FEATURE):
         yield ok(FEATURES, f"from {versions.text(change.since)} on, {change.text}", change.name)
     for kind, ends in _GATES.items():
-        gates = [f"{each.name} ({versions.text(each.since)})" for each in upgrades.between(before, target.minor, kind)]
+        gates = [
+            f"{change.name} ({versions.text(change.since)})" for change in upgrades.between(before, target.minor, kind)
+        ]
         if gates:
             yield unknown(GATES, f"{words.listed(gates, len(gates))}: {ends}; whether one does cannot be seen", _FLAGS)
     for change in upgrades.between(before, target.minor, ChangeKind.API):
@@ -240,15 +244,15 @@ def _faults(world: World, before: Minor | None, target: UpgradeTarget) -> Iterat
         begins = "still has" if met.fault.issue in now else "brings"
         text = f"{target.text} {begins} a fault that meets this cluster: {met.fault.text}: {words.listed(met.objects)}"
         yield wrong(FAULTS, "KubernetesKnownBad", text, _remedy(met.fault, target))
-    left = {met.fault.issue for met in then}
-    ended = [met for issue, met in now.items() if met.objects and issue not in left]
+    then_issues = {met.fault.issue for met in then}
+    ended = [met for issue, met in now.items() if met.objects and issue not in then_issues]
     for met in ended:
         text = f"the upgrade ends a fault that meets this cluster: {met.fault.text}: {words.listed(met.objects)}"
         yield ok(FAULTS, text)
     yield from _early_releases(world, before, target)
-    others = [f"#{met.fault.issue}" for met in then if not met.objects]
-    if others:
-        text = f"nothing meets the other known faults of {target.text}: {', '.join(others)} (docs/compatibility.md)"
+    unmet = [f"#{met.fault.issue}" for met in then if not met.objects]
+    if unmet:
+        text = f"nothing meets the other known faults of {target.text}: {', '.join(unmet)} (docs/compatibility.md)"
         yield ok(FAULTS, text)
 
 
@@ -261,7 +265,7 @@ def _remedy(fault: KnownBad, target: UpgradeTarget) -> str:
 
 def _early_releases(world: World, before: Minor | None, target: UpgradeTarget) -> Iterator[Line]:
     """Yield which releases of each minor version on the way not to take: those with faults that a later one fixes."""
-    sets = any(SliceView.of(item).spec.has_counters for item in world.snapshot.all("ResourceSlice"))
+    sets = any(SliceView.of(raw_slice).spec.has_counters for raw_slice in world.snapshot.all("ResourceSlice"))
     for minor in _path(before, target):
         fixed: dict[int, releases.Release] = {}
         for fault in releases.KNOWN_BAD:
