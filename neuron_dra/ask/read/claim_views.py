@@ -66,7 +66,7 @@ class RequestView(ObjectView, frozen=True):
     def named_alternatives(self) -> list[tuple[str, AlternativeView]]:
         """Its alternatives by the names that results use."""
         if self.first_available:
-            return [(f"{self.name}/{each.name}", each) for each in self.first_available]
+            return [(f"{self.name}/{alternative.name}", alternative) for alternative in self.first_available]
         return [(self.name, self.exactly or AlternativeView())]
 
 
@@ -179,7 +179,7 @@ class ClaimView(ObjectView, frozen=True):
 
     def consumers(self, resource: str) -> list[ConsumerView]:
         """Return the consumers of a kind, `pods` or `podgroups`, that it is reserved for."""
-        return [each for each in self.status.reserved_for if each.resource == resource]
+        return [consumer for consumer in self.status.reserved_for if consumer.resource == resource]
 
 
 class RawClaimStatus(ObjectView, frozen=True):
@@ -196,7 +196,7 @@ class _Key(ObjectView, frozen=True):
 
     def owners(self, kind: str) -> list[OwnerView]:
         """Return the owners of a kind."""
-        return [each for each in self.owner_references if each.kind == kind]
+        return [owner for owner in self.owner_references if owner.kind == kind]
 
 
 class _ReservedFor(ObjectView, frozen=True):
@@ -218,11 +218,11 @@ class ClaimUsers(ObjectView, frozen=True):
     @property
     def groups(self) -> tuple[str, ...]:
         """The names of the PodGroups that it is reserved for."""
-        return tuple([each.name for each in self.consumers("podgroups")])
+        return tuple([consumer.name for consumer in self.consumers("podgroups")])
 
     def consumers(self, resource: str) -> list[ConsumerView]:
         """Return the consumers of a kind, `pods` or `podgroups`, that it is reserved for."""
-        return [each for each in self.status.reserved_for if each.resource == resource]
+        return [consumer for consumer in self.status.reserved_for if consumer.resource == resource]
 
 
 class TemplateSpecView(ObjectView, frozen=True):

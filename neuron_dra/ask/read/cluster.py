@@ -74,10 +74,10 @@ def read(
     Raises SettingsError if the API server does not answer, or rejects the credentials.
     """
     try:
-        found: Snapshot = run(_read(kube, namespace, jobs))
+        cluster_snapshot: Snapshot = run(_read(kube, namespace, jobs))
     except NeuronDraError as err:
         raise SettingsError(reason(err)) from err
-    return found
+    return cluster_snapshot
 
 
 def reason(err: NeuronDraError) -> str:
@@ -93,13 +93,13 @@ async def _read(kube: KubeConfig, namespace: str, jobs: Sequence[tuple[str, str]
     async with KubeClient(kube) as client:
         kinds = (_kind(client, kind, namespace, left_out, damaged) for kind in RESOURCES)
         named = (_job(client, kind, namespace, name, left_out) for kind, name in jobs)
-        found = await asyncio.gather(*kinds, *named)
+        object_lists = await asyncio.gather(*kinds, *named)
         server = await _version(client)
     for kind in OPTIONAL:
         left_out.pop(kind, None)
     if all(kind in left_out for kind in RESOURCES if kind not in OPTIONAL):
         raise SettingsError(f"nothing can be read from {kube.url}: {next(iter(left_out.values()))}")
-    built = snapshot.build([item for items in found for item in items], left_out, damaged)
+    built = snapshot.build([raw_object for items in object_lists for raw_object in items], left_out, damaged)
     return dataclasses.replace(built, version=server)
 
 
@@ -115,10 +115,10 @@ async def version(client: KubeClient) -> str:
     """Return the version of the API server, empty if it tells none. Raises NeuronDraError."""
     text = await client.request("GET", "/version")
     try:
-        found = msgspec.json.decode(text, type=dict[str, Any])
+        version_object = msgspec.json.decode(text, type=dict[str, Any])
     except msgspec.DecodeError:
         return ""
-    return str(found.get("gitVersion") or "")
+    return str(version_object.get("gitVersion") or "")
 
 
 async def _kind(
@@ -156,7 +156,7 @@ async def _job(
     own = job_objects.RESOURCES[kind]
     resource = Resource(own.group, own.version, own.plural, namespaced=True)
     try:
-        item = await client.read(resource, namespace, name)
+        raw_workload = await client.read(resource, namespace, name)
     except NotFound:
         return []
     except NotServed:
@@ -165,7 +165,7 @@ async def _job(
     except Forbidden:
         left_out[kind] = "forbidden"
         return []
-    return [{**item, "apiVersion": f"{resource.group}/{resource.version}", "kind": kind}]
+    return [{**raw_workload, "apiVersion": f"{resource.group}/{resource.version}", "kind": kind}]
 
 
 async def _list(
@@ -181,7 +181,7 @@ async def _list(
             listed = page.decoded(dict[str, Any])
         except objects.MALFORMED as err:
             raise ApiError(f"the API server's list of {resource.plural} cannot be read: {err}") from err
-        items += [{**item, "apiVersion": version, "kind": kind} for item in listed.objects]
-        for each in listed.damaged:
-            damaged.append(snapshot.DamagedObject(kind, each.namespace, each.name, each.paths, each.why))
+        items += [{**raw_object, "apiVersion": version, "kind": kind} for raw_object in listed.objects]
+        for unread in listed.damaged:
+            damaged.append(snapshot.DamagedObject(kind, unread.namespace, unread.name, unread.paths, unread.why))
     return items

@@ -42,22 +42,22 @@ class DeviceLists:
     def read(self, mark: bytes, text: bytes) -> list[Any]:
         """Return the devices of a text that begins with `mark`. Raises msgspec.DecodeError."""
         devices = self._new(text)
-        found = self._lists.setdefault(tuple(map(id, devices)), devices)
+        shared_devices = self._lists.setdefault(tuple(map(id, devices)), devices)
         self._remembered += len(text)
         if self._remembered > MOST_REMEMBERED:
             self._marked.clear()
             self._remembered = len(text)
-        self._marked[mark] = text, found
-        return found
+        self._marked[mark] = text, shared_devices
+        return shared_devices
 
     def _new(self, text: bytes) -> list[Any]:
         lines = text.split(b"\n")
         pattern = self._patterns.get(len(lines))
-        found = None if pattern is None else self._like(pattern, lines)
-        if found is not None:
-            return found
+        matched = None if pattern is None else self._like(pattern, lines)
+        if matched is not None:
+            return matched
         raw = msgspec.json.decode(text, type=list[msgspec.Raw])
-        devices = [self._device(bytes(each)) for each in raw]
+        devices = [self._device(bytes(raw_device)) for raw_device in raw]
         if len(self._patterns) == MOST_PATTERNS:
             self._patterns.clear()
         self._patterns[len(lines)] = _Pattern(lines, devices)
@@ -103,17 +103,17 @@ class DeviceLists:
         key = id(before), *changes
         if key in self._devices:
             return self._devices[key]
-        made = dict(before)
+        device = dict(before)
         for number, line in changes:
             value = self._of_line(line)
             if value is None:
                 return None
             place = pattern.places[number]
-            if made[place.part] is before[place.part]:
-                made[place.part] = dict(before[place.part])
-            made[place.part][place.name] = value
-        self._devices[key] = made
-        return made
+            if device[place.part] is before[place.part]:
+                device[place.part] = dict(before[place.part])
+            device[place.part][place.name] = value
+        self._devices[key] = device
+        return device
 
     def _of_line(self, line: bytes) -> Any:
         """Return the value whose only member is on this line; None if it is something else."""

@@ -54,11 +54,12 @@ class JobObjectView(ObjectView, frozen=True):
 
     def condition(self, kind: str) -> ConditionView | None:
         """Return the condition of this type if it is True."""
-        return next((each for each in self._conditions() if each.type == kind and each.status == "True"), None)
+        true_conditions = (condition for condition in self._conditions() if condition.status == "True")
+        return next((condition for condition in true_conditions if condition.type == kind), None)
 
     def _conditions(self) -> Iterator[ConditionView]:
         conditions = self.counted("conditions")
-        for item in conditions if isinstance(conditions, list) else ():
-            if isinstance(item, Mapping):
-                texts: Wire = {key: value for key, value in item.items() if isinstance(value, str)}
+        for raw_condition in conditions if isinstance(conditions, list) else ():
+            if isinstance(raw_condition, Mapping):
+                texts: Wire = {key: value for key, value in raw_condition.items() if isinstance(value, str)}
                 yield ConditionView.of(texts)

@@ -193,20 +193,20 @@ class FieldReader:
 
     def _kept(self, kind: str, text: bytes | memoryview) -> dict[str, Any]:
         decoder, shared_fields = _decoder(kind)
-        found: dict[str, Any] = decoder.decode(text)
+        raw_object: dict[str, Any] = decoder.decode(text)
         for part, name, field in shared_fields:
-            holder = found.get(part)
+            holder = raw_object.get(part)
             if holder and name in holder:
                 holder[name] = self._shared(kind, part, name, field, bytes(holder[name]))
-        status = found.get("status")
+        status = raw_object.get("status")
         if status:
             self._share_status(status)
         # A slice has devices, which are read apart; an older version is converted before it is checked.
-        if kind == "ResourceSlice" or str(found.get("apiVersion")).startswith(_BETA):
-            return found
-        if kind == "Pod" and any(_at(found, path) is not None for path in _RARE):
-            return found
-        return CheckedObject(found)
+        if kind == "ResourceSlice" or str(raw_object.get("apiVersion")).startswith(_BETA):
+            return raw_object
+        if kind == "Pod" and any(_at(raw_object, path) is not None for path in _RARE):
+            return raw_object
+        return CheckedObject(raw_object)
 
     def _share_status(self, status: dict[str, Any]) -> None:
         """Put shared values in place of the conditions and of the texts of an allocation."""
@@ -239,18 +239,18 @@ class FieldReader:
 
     def _shared_conditions(self, conditions: tuple[Any, ...]) -> list[Any]:
         """Return a list of conditions, which many objects have in common."""
-        found = self._conditions.get(conditions)
-        if found is None:
-            found = self._conditions[conditions] = msgspec.to_builtins(list(conditions))
-        return found
+        shared_list = self._conditions.get(conditions)
+        if shared_list is None:
+            shared_list = self._conditions[conditions] = msgspec.to_builtins(list(conditions))
+        return shared_list
 
 
-def _at(item: Mapping[str, Any], path: Sequence[str]) -> Any:
+def _at(raw_object: Mapping[str, Any], path: Sequence[str]) -> Any:
     """Return a field of an object; None if it is absent."""
-    found: Any = item
+    part: Any = raw_object
     for name in path:
-        found = found.get(name) if isinstance(found, Mapping) else None
-    return found
+        part = part.get(name) if isinstance(part, Mapping) else None
+    return part
 
 
 def digest(text: bytes) -> bytes:
@@ -281,11 +281,14 @@ def _part_decoder(field: SharedField) -> msgspec.json.Decoder[Any]:
 def _type(shape: Any) -> Any:
     """Return the type that decodes the fields of a shape: a dictionary without those that are absent."""
     if isinstance(shape, Mapping):
-        fields = {name: _field(each) for name, each in shape.items()}
+        fields = {name: _field(field_shape) for name, field_shape in shape.items()}
         return typing.TypedDict("Kept", fields)  # type: ignore[operator]
     if isinstance(shape, Compared):
-        entries = [(name, each | None | msgspec.UnsetType, msgspec.UNSET) for name, each in shape.entry.items()]
-        return list[msgspec.defstruct("Kept", entries, frozen=True, gc=False, omit_defaults=True)]  # type: ignore[misc]
+        fields_of_entry = []
+        for name, field_type in shape.entry.items():
+            fields_of_entry.append((name, field_type | None | msgspec.UnsetType, msgspec.UNSET))
+        entry = msgspec.defstruct("Kept", fields_of_entry, frozen=True, gc=False, omit_defaults=True)
+        return list[entry]  # type: ignore[valid-type]
     if isinstance(shape, list):
         return list[_type(shape[0])]  # type: ignore[misc]
     return shape

@@ -25,9 +25,9 @@ def names(kind: str, kubeconfig: str, context: str, namespace: str) -> list[str]
 
 async def _names(kube: KubeConfig, kind: str, namespace: str) -> list[str]:
     resource = cluster.RESOURCES[kind]
-    found: list[str] = []
+    names: list[str] = []
     async with asyncio.timeout(LIMIT_S), KubeClient(kube) as client:
         async for page in client.list(resource, namespace if resource.namespaced else ""):
-            for item in page.decoded(dict[str, Any]).objects:
-                found.append(str(item["metadata"]["name"]))
-    return sorted(found)
+            for raw_object in page.decoded(dict[str, Any]).objects:
+                names.append(str(raw_object["metadata"]["name"]))
+    return sorted(names)

@@ -38,69 +38,71 @@ class Manifests:
 def expand(items: Iterable[Wire], namespace: str) -> Manifests:
     """Return the pods and objects of manifests; `namespace` is that of objects that name none."""
     everything = list(items)
-    found = Manifests(raw=everything)
-    runtimes = [each for each in everything if each["kind"] in RUNTIMES]
+    expanded = Manifests(raw=everything)
+    runtimes = [raw_object for raw_object in everything if raw_object["kind"] in RUNTIMES]
     ignored: dict[str, int] = {}
-    for item in everything:
-        kind, meta = str(item["kind"]), item["metadata"]
+    for raw_object in everything:
+        kind, meta = str(raw_object["kind"]), raw_object["metadata"]
         where = "" if kind in CLUSTER_SCOPED else meta.get("namespace") or namespace
-        if kind in KEPT or _is_gang(item):
-            found.objects.append({**item, "metadata": {**meta, **({"namespace": where} if where else {})}})
+        if kind in KEPT or _is_gang(raw_object):
+            expanded.objects.append({**raw_object, "metadata": {**meta, **({"namespace": where} if where else {})}})
         elif kind == "Pod":
-            found.pods.append(_pod(item, meta["name"], where, f"Pod {meta['name']}"))
+            expanded.pods.append(_pod(raw_object, meta["name"], where, f"Pod {meta['name']}"))
         elif kind == "DaemonSet":
-            found.daemons.append(_pod(_spec(item).get("template"), meta["name"], where, f"DaemonSet {meta['name']}"))
-        elif (made := _made(item, runtimes)) is not None:
-            for name, template in made:
-                found.pods.append(_pod(template, name, where, f"{kind} {meta['name']}"))
-                if len(found.pods) > MOST_PODS:
+            template = _spec(raw_object).get("template")
+            expanded.daemons.append(_pod(template, meta["name"], where, f"DaemonSet {meta['name']}"))
+        elif (pod_templates := _pods_of_workload(raw_object, runtimes)) is not None:
+            for name, template in pod_templates:
+                expanded.pods.append(_pod(template, name, where, f"{kind} {meta['name']}"))
+                if len(expanded.pods) > MOST_PODS:
                     raise SettingsError(f"{kind} {meta['name']}: more than {MOST_PODS} pods")
-            found.notes += operators.notes(item, runtimes)
+            expanded.notes += operators.notes(raw_object, runtimes)
         elif kind == "NeuronUltraServerWorkload":
-            found.workloads.append({**item, "metadata": {**meta, "namespace": where}})
+            expanded.workloads.append({**raw_object, "metadata": {**meta, "namespace": where}})
         elif kind in RUNTIMES:
             continue
-        elif kind == "PodTemplate" or _has_template(item):
-            found.notes.append(f"not counted: {kind} {meta['name']}, which has a pod template")
+        elif kind == "PodTemplate" or _has_template(raw_object):
+            expanded.notes.append(f"not counted: {kind} {meta['name']}, which has a pod template")
         else:
             ignored[kind] = ignored.get(kind, 0) + 1
     if ignored:
-        found.notes.append("not relevant here: " + ", ".join(f"{number} {kind}" for kind, number in ignored.items()))
-    return found
+        expanded.notes.append("not relevant here: " + ", ".join(f"{number} {kind}" for kind, number in ignored.items()))
+    return expanded
 
 
-def _is_gang(item: Wire) -> bool:
+def _is_gang(raw_object: Wire) -> bool:
     """Return True for a PodGroup of Kubernetes itself, whose pods are placed together or not at all."""
-    return item["kind"] == "PodGroup" and str(item.get("apiVersion", "")).startswith("scheduling.k8s.io/")
+    return raw_object["kind"] == "PodGroup" and str(raw_object.get("apiVersion", "")).startswith("scheduling.k8s.io/")
 
 
 def _has_template(value: Any, depth: int = 8) -> bool:
     """Return True if a pod's spec is somewhere in an object, as in the workloads of operators that are not known."""
     if isinstance(value, list):
-        return depth > 0 and any(_has_template(each, depth - 1) for each in value)
+        return depth > 0 and any(_has_template(part, depth - 1) for part in value)
     if not isinstance(value, dict):
         return False
     spec = value.get("spec")
     if isinstance(spec, dict) and isinstance(spec.get("containers"), list):
         return True
-    return depth > 0 and any(_has_template(each, depth - 1) for each in value.values())
+    return depth > 0 and any(_has_template(part, depth - 1) for part in value.values())
 
 
-def _made(item: Wire, runtimes: Sequence[Wire]) -> Iterable[tuple[str, Wire]] | None:
+def _pods_of_workload(workload: Wire, runtimes: Sequence[Wire]) -> Iterable[tuple[str, Wire]] | None:
     """Return name and template of each pod of a workload, or None if this is no known one."""
-    groups = operators.pods(item, runtimes)
+    groups = operators.pods(workload, runtimes)
     if groups is not None:
-        return (pod for name, number, template in groups for pod in _numbered(item, template, number, name))
-    if item["kind"] in _WORKLOADS:
-        return _WORKLOADS[item["kind"]](item)
+        return (pod for name, number, template in groups for pod in _numbered(workload, template, number, name))
+    if workload["kind"] in _WORKLOADS:
+        return _WORKLOADS[workload["kind"]](workload)
     return None
 
 
-def _spec(item: Wire) -> Wire:
+def _spec(workload: Wire) -> Wire:
     """Return the spec of a workload, which may be missing."""
-    spec = item.get("spec") or {}
+    spec = workload.get("spec") or {}
     if not isinstance(spec, dict):
-        raise SettingsError(f"{item['kind']} {item['metadata']['name']}: spec is {spec!r}: it must be an object")
+        name = f"{workload['kind']} {workload['metadata']['name']}"
+        raise SettingsError(f"{name}: spec is {spec!r}: it must be an object")
     return spec
 
 
@@ -122,69 +124,70 @@ def _pod(source: Any, name: str, namespace: str, owner: str) -> Obj:
     }
 
 
-def _numbered(item: Wire, template: Any, number: Any, owner: str) -> Iterable[tuple[str, Wire]]:
+def _numbered(workload: Wire, template: Any, number: Any, owner: str) -> Iterable[tuple[str, Wire]]:
     if not isinstance(template, dict):
-        raise SettingsError(f"{item['kind']} {item['metadata']['name']}: it has no pod template")
+        raise SettingsError(f"{workload['kind']} {workload['metadata']['name']}: it has no pod template")
     if not isinstance(number, int) or isinstance(number, bool):
-        raise SettingsError(f"{item['kind']} {item['metadata']['name']}: {number!r} is no number of pods")
+        raise SettingsError(f"{workload['kind']} {workload['metadata']['name']}: {number!r} is no number of pods")
     if number > MOST_PODS:
-        raise SettingsError(f"{item['kind']} {item['metadata']['name']}: more than {MOST_PODS} pods")
-    return ((f"{owner}-{each}", template) for each in range(number))
+        raise SettingsError(f"{workload['kind']} {workload['metadata']['name']}: more than {MOST_PODS} pods")
+    return ((f"{owner}-{index}", template) for index in range(number))
 
 
-def _replicas(item: Wire) -> Iterable[tuple[str, Wire]]:
-    spec = _spec(item)
+def _replicas(workload: Wire) -> Iterable[tuple[str, Wire]]:
+    spec = _spec(workload)
     number = spec.get("replicas")
-    return _numbered(item, spec.get("template"), 1 if number is None else number, item["metadata"]["name"])
+    return _numbered(workload, spec.get("template"), 1 if number is None else number, workload["metadata"]["name"])
 
 
-def _job(item: Wire) -> Iterable[tuple[str, Wire]]:
-    spec = _spec(item)
+def _job(job: Wire) -> Iterable[tuple[str, Wire]]:
+    spec = _spec(job)
     parallel, all_of_it = spec.get("parallelism"), spec.get("completions")
     number = 1 if parallel is None else parallel
     if isinstance(all_of_it, int) and isinstance(number, int):
         number = min(number, all_of_it)
-    return _numbered(item, spec.get("template"), number, item["metadata"]["name"])
+    return _numbered(job, spec.get("template"), number, job["metadata"]["name"])
 
 
-def _cron_job(item: Wire) -> Iterable[tuple[str, Wire]]:
-    template = _spec(item).get("jobTemplate")
+def _cron_job(cron_job: Wire) -> Iterable[tuple[str, Wire]]:
+    template = _spec(cron_job).get("jobTemplate")
     if not isinstance(template, dict):
-        raise SettingsError(f"CronJob {item['metadata']['name']}: it has no jobTemplate")
-    return _job({**template, "kind": "Job", "metadata": {"name": item["metadata"]["name"]}})
+        raise SettingsError(f"CronJob {cron_job['metadata']['name']}: it has no jobTemplate")
+    return _job({**template, "kind": "Job", "metadata": {"name": cron_job["metadata"]["name"]}})
 
 
-def _scaled_job(item: Wire) -> Iterable[tuple[str, Wire]]:
+def _scaled_job(scaled_job: Wire) -> Iterable[tuple[str, Wire]]:
     """Return the pods of one job: KEDA creates as many jobs as its triggers ask for."""
-    target = _spec(item).get("jobTargetRef")
+    target = _spec(scaled_job).get("jobTargetRef")
     if not isinstance(target, dict):
-        raise SettingsError(f"ScaledJob {item['metadata']['name']}: it has no jobTargetRef")
-    return _job({"spec": target, "kind": "Job", "metadata": {"name": item["metadata"]["name"]}})
+        raise SettingsError(f"ScaledJob {scaled_job['metadata']['name']}: it has no jobTargetRef")
+    return _job({"spec": target, "kind": "Job", "metadata": {"name": scaled_job["metadata"]["name"]}})
 
 
-def _job_set(item: Wire) -> Iterable[tuple[str, Wire]]:
-    entries = _spec(item).get("replicatedJobs") or []
-    for entry in entries if isinstance(entries, list) else [entries]:
-        if not isinstance(entry, dict):
-            raise SettingsError(f"JobSet {item['metadata']['name']}: {entry!r} is no replicated job")
-        replicas = entry.get("replicas")
-        name = f"{item['metadata']['name']}-{entry.get('name')}"
-        jobs = _numbered(item, entry.get("template"), 1 if replicas is None else replicas, name)
+def _job_set(job_set: Wire) -> Iterable[tuple[str, Wire]]:
+    replicated_jobs = _spec(job_set).get("replicatedJobs") or []
+    for replicated_job in replicated_jobs if isinstance(replicated_jobs, list) else [replicated_jobs]:
+        if not isinstance(replicated_job, dict):
+            raise SettingsError(f"JobSet {job_set['metadata']['name']}: {replicated_job!r} is no replicated job")
+        replicas = replicated_job.get("replicas")
+        name = f"{job_set['metadata']['name']}-{replicated_job.get('name')}"
+        jobs = _numbered(job_set, replicated_job.get("template"), 1 if replicas is None else replicas, name)
         for owner, template in jobs:
             yield from _job({**template, "kind": "Job", "metadata": {"name": owner}})
 
 
-def _leader_workers(item: Wire) -> Iterable[tuple[str, Wire]]:
-    spec = _spec(item)
+def _leader_workers(leader_worker_set: Wire) -> Iterable[tuple[str, Wire]]:
+    spec = _spec(leader_worker_set)
     inner = spec.get("leaderWorkerTemplate") or {}
     if not isinstance(inner, dict):
-        raise SettingsError(f"LeaderWorkerSet {item['metadata']['name']}: {inner!r} is no leaderWorkerTemplate")
-    replicas, size = (1 if each is None else each for each in (spec.get("replicas"), inner.get("size")))
+        name = leader_worker_set["metadata"]["name"]
+        raise SettingsError(f"LeaderWorkerSet {name}: {inner!r} is no leaderWorkerTemplate")
+    replicas, size = (1 if count is None else count for count in (spec.get("replicas"), inner.get("size")))
     worker = inner.get("workerTemplate")
     for group in range(replicas if isinstance(replicas, int) else 0):
-        owner = f"{item['metadata']['name']}-{group}"
+        owner = f"{leader_worker_set['metadata']['name']}-{group}"
         yield owner, inner.get("leaderTemplate") or worker or {}
-        for number, (_, template) in enumerate(_numbered(item, worker, size, owner), start=1):
+        for number, (_, template) in enumerate(_numbered(leader_worker_set, worker, size, owner), start=1):
             if number < size:
                 yield f"{owner}-{number}", template
 

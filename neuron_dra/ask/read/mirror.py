@@ -48,34 +48,38 @@ class Mirror:
         replaced: list[dict[str, Any]] = []
         removed: list[Key] = []
         damaged: list[DamagedObject] = []
-        for each in changes.kinds:
-            damaged += each.damaged
-            for (namespace, name), item in each.objects.items():
-                self._misshapen.pop((each.kind, namespace, name), None)
-                if item is None:
-                    removed.append((each.kind, namespace, name))
+        for kind_changes in changes.kinds:
+            damaged += kind_changes.damaged
+            for (namespace, name), raw_object in kind_changes.objects.items():
+                self._misshapen.pop((kind_changes.kind, namespace, name), None)
+                if raw_object is None:
+                    removed.append((kind_changes.kind, namespace, name))
                 else:
-                    replaced.append({**item, "kind": each.kind})
-            if each.whole:
-                removed += self._absent(each)
+                    replaced.append({**raw_object, "kind": kind_changes.kind})
+            if kind_changes.whole:
+                removed += self._absent(kind_changes)
         built = snapshot.build(replaced, damaged=[])
         for wrong in built.damaged:
             key = (wrong.kind, wrong.namespace, wrong.name)
             self._misshapen[key] = wrong
             removed.append(key)
-        gone = [key for key in removed if key in self._known.objects and key not in built.objects]
-        found = self._known.changed(list(built.objects.values()), gone)
-        self.touched = frozenset((*built.objects, *gone))
-        every = sorted([*damaged, *self._misshapen.values()], key=lambda each: (each.kind, each.key))
+        removed_keys = [key for key in removed if key in self._known.objects and key not in built.objects]
+        changed = self._known.changed(list(built.objects.values()), removed_keys)
+        self.touched = frozenset((*built.objects, *removed_keys))
+        damaged += self._misshapen.values()
+        damaged.sort(key=lambda damaged_object: (damaged_object.kind, damaged_object.key))
         self._known = dataclasses.replace(
-            found, damaged=every, left_out=dict(changes.left_out), version=changes.version or self._known.version
+            changed,
+            damaged=damaged,
+            left_out=dict(changes.left_out),
+            version=changes.version or self._known.version,
         )
         return self._known
 
     def _absent(self, changes: KindChanges) -> list[Key]:
         """Return the known objects of a kind that are not among all of it."""
-        known = [*map(snapshot.key_of, self._known.all(changes.kind)), *self._misshapen]
-        gone = [key for key in known if key[0] == changes.kind and key[1:] not in changes.objects]
-        for key in gone:
+        known_keys = [*map(snapshot.key_of, self._known.all(changes.kind)), *self._misshapen]
+        absent_keys = [key for key in known_keys if key[0] == changes.kind and key[1:] not in changes.objects]
+        for key in absent_keys:
             self._misshapen.pop(key, None)
-        return gone
+        return absent_keys

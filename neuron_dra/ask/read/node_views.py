@@ -42,16 +42,16 @@ class JudgedStatus(ObjectView, frozen=True):
     @property
     def ready(self) -> ConditionView | None:
         """The condition Ready, None if there is none."""
-        return next((each for each in self.conditions if each.type == "Ready"), None)
+        return next((condition for condition in self.conditions if condition.type == "Ready"), None)
 
     @property
     def reported(self) -> tuple[tuple[str, str], ...]:
         """The faults that agents report: the type of each condition, and what the agent says."""
-        found = []
-        for each in self.conditions:
-            if each.type in _OF_AGENTS:
-                found.append(msgspec.structs.asdict(each))
-        return tuple(node_conditions.faults(found, node_conditions.DEFAULT)) if found else ()
+        agent_conditions = []
+        for condition in self.conditions:
+            if condition.type in _OF_AGENTS:
+                agent_conditions.append(msgspec.structs.asdict(condition))
+        return tuple(node_conditions.faults(agent_conditions, node_conditions.DEFAULT)) if agent_conditions else ()
 
 
 class KubeNodeStatus(JudgedStatus, frozen=True):
@@ -127,7 +127,7 @@ def _unserved(labels: Mapping[str, Any]) -> str:
     return names.UNSERVED_COMPUTE.get(str(labels.get(names.COMPUTE_TYPE_LABEL)), "")
 
 
-_OF_AGENTS: Final = frozenset(each.kind for each in node_conditions.DEFAULT)
+_OF_AGENTS: Final = frozenset(condition.kind for condition in node_conditions.DEFAULT)
 
 
 def allocatable(node: Wire) -> Mapping[str, Any]:
@@ -173,9 +173,9 @@ class SliceSpecView(ObjectView, frozen=True):
     def text(self, attribute: str) -> str:
         """Return the value of an attribute that all its devices share, as a text; empty without one."""
         for device in self.published[:1]:
-            value = (device.get("attributes") or {}).get(attribute)
-            if value:
-                return str(value.get("string") or "")
+            typed_value = (device.get("attributes") or {}).get(attribute)
+            if typed_value:
+                return str(typed_value.get("string") or "")
         return ""
 
     @property
@@ -186,7 +186,7 @@ class SliceSpecView(ObjectView, frozen=True):
     @property
     def has_counters(self) -> bool:
         """True if its devices share counters."""
-        return bool(self.shared_counters) or any(each.get("consumesCounters") for each in self.published)
+        return bool(self.shared_counters) or any(device.get("consumesCounters") for device in self.published)
 
 
 class SliceView(ObjectView, frozen=True):

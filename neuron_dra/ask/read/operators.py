@@ -23,33 +23,36 @@ class Pods(NamedTuple):
     template: Any
 
 
-def pods(item: Wire, runtimes: Sequence[Wire] = ()) -> list[Pods] | None:
+def pods(operator_object: Wire, runtimes: Sequence[Wire] = ()) -> list[Pods] | None:
     """Return the pods of an operator's object, or None if its kind is not one of those here.
 
     `runtimes` are the training runtimes that a TrainJob may name.
     """
-    if _is_train_job(item):
-        return [Pods(*each) for each in trainers.train_job(item, runtimes)]
-    found = _KINDS.get((str(item.get("apiVersion", "")).partition("/")[0], str(item["kind"])))
-    if found is None:
+    if _is_train_job(operator_object):
+        return [Pods(*equal_pods) for equal_pods in trainers.train_job(operator_object, runtimes)]
+    group, _, _ = str(operator_object.get("apiVersion", "")).partition("/")
+    pods_of_kind = _KINDS.get((group, str(operator_object["kind"])))
+    if pods_of_kind is None:
         return None
-    return list(found(item["metadata"]["name"], trainers.mapping(item.get("spec"))))
+    return list(pods_of_kind(operator_object["metadata"]["name"], trainers.mapping(operator_object.get("spec"))))
 
 
-def _is_train_job(item: Wire) -> bool:
-    return item["kind"] == "TrainJob" and str(item.get("apiVersion", "")).startswith("trainer.kubeflow.org/")
+def _is_train_job(operator_object: Wire) -> bool:
+    api_version = str(operator_object.get("apiVersion", ""))
+    return operator_object["kind"] == "TrainJob" and api_version.startswith("trainer.kubeflow.org/")
 
 
-def notes(item: Wire, runtimes: Sequence[Wire] = ()) -> list[str]:
+def notes(operator_object: Wire, runtimes: Sequence[Wire] = ()) -> list[str]:
     """Return what a reader of the simulated pods should know.
 
     Source: volcano-sh/volcano, pkg/webhooks/admission/jobs/mutate: pods of a Job are for the scheduler `volcano`.
     """
-    kind, name, spec = item["kind"], item["metadata"]["name"], trainers.mapping(item.get("spec"))
+    kind, name = operator_object["kind"], operator_object["metadata"]["name"]
+    spec = trainers.mapping(operator_object.get("spec"))
     if kind == "ScaledJob":
         most = spec.get("maxReplicaCount", 100)
         return [f"ScaledJob {name}: the pods of one job; KEDA creates up to {most} jobs"]
-    if _is_train_job(item) and trainers.runtime_of(item, runtimes) is None:
+    if _is_train_job(operator_object) and trainers.runtime_of(operator_object, runtimes) is None:
         named = trainers.mapping(spec.get("runtimeRef")).get("name")
         text = f"its runtime {named} is not among the manifests: its pods are taken to request what the job itself does"
         return [f"TrainJob {name}: {text}"]
@@ -57,9 +60,9 @@ def notes(item: Wire, runtimes: Sequence[Wire] = ()) -> list[str]:
         return [f"InferenceService {name}: the workers of its predictor (workerSpec) are not counted"]
     if kind == "PodCliqueSet" and _has_key(spec, "resourceSharing"):
         return [f"PodCliqueSet {name}: resourceSharing is not simulated: the claims that Grove creates are not counted"]
-    if str(item.get("apiVersion", "")).startswith("argoproj.io/"):
+    if str(operator_object.get("apiVersion", "")).startswith("argoproj.io/"):
         return [f"{kind} {name}: a pod for each of its templates; steps and graphs are not followed"]
-    if not str(item.get("apiVersion", "")).startswith("batch.volcano.sh/"):
+    if not str(operator_object.get("apiVersion", "")).startswith("batch.volcano.sh/"):
         return []
     return [f"Job {name}: Volcano's own scheduler places its pods; here they are placed as the default one would"]
 
@@ -110,8 +113,8 @@ def _kubeflow(name: str, spec: dict[str, Any]) -> Iterator[Pods]:
     """
     for key, roles in spec.items():
         if str(key).endswith("ReplicaSpecs"):
-            for role, each in trainers.mapping(roles).items():
-                replicas = trainers.mapping(each)
+            for role, raw_role in trainers.mapping(roles).items():
+                replicas = trainers.mapping(raw_role)
                 default = 0 if (key, role) == ("mpiReplicaSpecs", "Worker") else 1
                 number = _or(replicas.get("replicas"), default)
                 yield Pods(f"{name}-{str(role).lower()}", number, replicas.get("template"))
@@ -129,15 +132,15 @@ def _kserve(name: str, spec: dict[str, Any]) -> Iterator[Pods]:
     container of the serving runtime.
     """
     for component in ("predictor", "transformer", "explainer"):
-        found = trainers.mapping(spec.get(component))
-        listed = trainers.mappings(found.get("containers"))
-        model = next((found[field] for field in _MODELS if isinstance(found.get(field), dict)), None)
+        component_spec = trainers.mapping(spec.get(component))
+        listed = trainers.mappings(component_spec.get("containers"))
+        model = next((component_spec[field] for field in _MODELS if isinstance(component_spec.get(field), dict)), None)
         if model is not None:
             own = {"name": "kserve-container", "resources": trainers.mapping(model.get("resources"))}
-            listed = [own, *(each for each in listed if each.get("name") != own["name"])]
-        if found:
-            number = found.get("minReplicas")
-            template = {"spec": {**found, "containers": listed}}
+            listed = [own, *(container for container in listed if container.get("name") != own["name"])]
+        if component_spec:
+            number = component_spec.get("minReplicas")
+            template = {"spec": {**component_spec, "containers": listed}}
             yield Pods(f"{name}-{component}", max(1, number) if isinstance(number, int) else 1, template)
 
 
@@ -155,11 +158,11 @@ def _node_set(name: str, spec: dict[str, Any]) -> Iterator[Pods]:
 
 
 def _cliques(name: str, spec: dict[str, Any]) -> Iterator[Pods]:
-    return (Pods(*each) for each in trainers.cliques(name, spec))
+    return (Pods(*equal_pods) for equal_pods in trainers.cliques(name, spec))
 
 
 def _workflow(name: str, spec: dict[str, Any]) -> Iterator[Pods]:
-    return (Pods(*each) for each in trainers.workflow(name, spec))
+    return (Pods(*equal_pods) for equal_pods in trainers.workflow(name, spec))
 
 
 _KINDS: Final[Mapping[tuple[str, str], Callable[[str, dict[str, Any]], Iterator[Pods]]]] = {

@@ -187,19 +187,19 @@ class PodView(ObjectView, frozen=True):
     def containers_ended(self) -> bool:
         """True if each of its containers is known to have ended."""
         states = self.status.container_statuses
-        return len(states) == len(self.spec.containers) > 0 and all(each.state.terminated for each in states)
+        return len(states) == len(self.spec.containers) > 0 and all(container.state.terminated for container in states)
 
     @property
     def is_ready(self) -> bool:
         """True if its condition Ready is True."""
-        return any(each.type == "Ready" and each.status == "True" for each in self.status.conditions)
+        return any(condition.type == "Ready" and condition.status == "True" for condition in self.status.conditions)
 
     @property
     def claim_names(self) -> list[str]:
         """The names of its claims, as far as they are known."""
-        made = [each.resource_claim_name for each in self.status.resource_claim_statuses]
-        given = [each.resource_claim_name for each in self.spec.resource_claims]
-        return [*made, self.status.extended_resource_claim_status.resource_claim_name, *given]
+        created_names = [claim_status.resource_claim_name for claim_status in self.status.resource_claim_statuses]
+        given_names = [pod_claim.resource_claim_name for pod_claim in self.spec.resource_claims]
+        return [*created_names, self.status.extended_resource_claim_status.resource_claim_name, *given_names]
 
 
 class RawPodStatus(ObjectView, frozen=True):
@@ -266,7 +266,7 @@ class PodOwners(ObjectView, frozen=True):
 
     def is_of(self, kind: str) -> bool:
         """Return True if an object of this kind owns it."""
-        return any(each.kind == kind for each in self.metadata.owner_references)
+        return any(owner.kind == kind for owner in self.metadata.owner_references)
 
 
 class _Made(ObjectView, frozen=True):

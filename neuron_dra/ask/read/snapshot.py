@@ -52,8 +52,8 @@ def shape(kind: str) -> Mapping[str, Any]:
         return {**fields, "spec": {**fields["spec"], "devices": [_device({})]}}
     if kind == "Event":
         return {**views.shape(views.EventView), "metadata": views.shape(views.MetaView)}
-    found: Mapping[str, Any] = views.shape({**_VIEWS, **_JOBS}[kind])
-    return found
+    view_fields: Mapping[str, Any] = views.shape({**_VIEWS, **_JOBS}[kind])
+    return view_fields
 
 
 def _device(values: Any) -> Mapping[str, Any]:
@@ -138,26 +138,26 @@ class Snapshot:
             if (old := objects.pop(key, None)) is not None:
                 put[id(old)] = None
         added: dict[Key, Wire] = {}
-        for item in replaced:
-            key = key_of(item)
+        for raw_object in replaced:
+            key = key_of(raw_object)
             old = self.objects.get(key)
-            objects[key] = item
+            objects[key] = raw_object
             if old is None:
-                added[key] = item
+                added[key] = raw_object
             else:
-                put[id(old)] = item
+                put[id(old)] = raw_object
         kinds = {kind for kind, _, _ in removed}
-        kinds.update(str(item["kind"]) for item in replaced)
+        kinds.update(str(raw_object["kind"]) for raw_object in replaced)
         for kind in kinds:
-            kept = [put.get(id(item), item) for item in self.all(kind)]
-            new = [item for key, item in added.items() if key[0] == kind]
-            lists[kind] = [item for item in kept if item is not None] + new
+            kept = [put.get(id(raw_object), raw_object) for raw_object in self.all(kind)]
+            new = [raw_object for key, raw_object in added.items() if key[0] == kind]
+            lists[kind] = [raw_object for raw_object in kept if raw_object is not None] + new
         return replace(self, objects=objects, by_kind=lists)
 
 
-def key_of(item: Wire) -> Key:
+def key_of(raw_object: Wire) -> Key:
     """Return the key of an object."""
-    return str(item["kind"]), item["metadata"].get("namespace") or "", item["metadata"]["name"]
+    return str(raw_object["kind"]), raw_object["metadata"].get("namespace") or "", raw_object["metadata"]["name"]
 
 
 class CheckedObject(dict[str, Any]):
@@ -183,8 +183,8 @@ def build(
         if str(given.get("kind")) not in _READ or _another_kind(given):
             continue
         try:
-            item = _checked(given, valid)
-            key = key_of(item)
+            checked = _checked(given, valid)
+            key = key_of(checked)
         except (SettingsError, LookupError, TypeError, AttributeError) as err:
             if damaged is None:
                 raise
@@ -192,9 +192,10 @@ def build(
             unread.append(DamagedObject(str(given["kind"]), meta.get("namespace") or "", meta["name"], why=str(err)))
             continue
         if key not in objects:
-            lists.setdefault(key[0], []).append(item)
-            objects[key] = item
-    return Snapshot(objects, dict(left_out or {}), lists, sorted(unread, key=lambda each: (each.kind, each.key)))
+            lists.setdefault(key[0], []).append(checked)
+            objects[key] = checked
+    unread.sort(key=lambda damaged_object: (damaged_object.kind, damaged_object.key))
+    return Snapshot(objects, dict(left_out or {}), lists, unread)
 
 
 _GROUPS: Final = {"Workload": "kueue.x-k8s.io", "PodGroup": "scheduling.k8s.io"}
@@ -216,35 +217,35 @@ def _checked(given: dict[str, Any], valid: dict[int, Any]) -> dict[str, Any]:
     if isinstance(given, CheckedObject):
         return given
     kind = str(given["kind"])
-    item = given
-    if str(item.get("apiVersion", "")).startswith(resource_api.GROUP + "v1beta"):
-        item = copy.deepcopy(given)
+    converted = given
+    if str(converted.get("apiVersion", "")).startswith(resource_api.GROUP + "v1beta"):
+        converted = copy.deepcopy(given)
         try:
-            resource_api.to_v1(item, f"{kind} {item['metadata']['name']}")
+            resource_api.to_v1(converted, f"{kind} {converted['metadata']['name']}")
         except (BadInput, CannotMigrate) as err:
             raise SettingsError(str(err)) from err
-    spec = item.get("spec")
+    spec = converted.get("spec")
     if kind == "ResourceSlice" and isinstance(spec, dict):
         devices = spec.get("devices")
     else:
         devices = None
     if id(devices) in valid:
-        seen = {**item, "spec": {**(spec or {}), "devices": None}}
+        seen = {**converted, "spec": {**(spec or {}), "devices": None}}
     else:
-        seen = item
+        seen = converted
     if text := problem(seen):
-        raise SettingsError(f"{named(item)}: {text}")
+        raise SettingsError(f"{named(converted)}: {text}")
     if devices:
         valid[id(devices)] = devices
-    return item
+    return converted
 
 
-def problem(item: Wire) -> str:
+def problem(raw_object: Wire) -> str:
     """Return which field of an object of v1 has a wrong type, or is missing; empty if the object can be used."""
-    kind = str(item["kind"])
-    known = _compiled(kind).has(item)
-    text = "" if known else shapes.wrong(item, shape(kind))
-    return text or _missing(item, valid=known)
+    kind = str(raw_object["kind"])
+    is_valid = _compiled(kind).has(raw_object)
+    text = "" if is_valid else shapes.wrong(raw_object, shape(kind))
+    return text or _missing(raw_object, valid=is_valid)
 
 
 @functools.cache
@@ -284,37 +285,37 @@ _REQUIRED: Final[Mapping[str, Sequence[tuple[str, ...]]]] = {
 }
 
 
-def absent_from_file(found: Snapshot) -> dict[str, str]:
+def absent_from_file(snapshot: Snapshot) -> dict[str, str]:
     """Return the kinds of which a file has no object, and that it lacks rather than the cluster."""
     absent = []
     for kind in ("DeviceClass", "ResourceSlice", "Node", "Pod", "ResourceClaimTemplate"):
-        if not found.all(kind):
+        if not snapshot.all(kind):
             absent.append(kind)
-    used = any(PodClaims.of(pod).status.resource_claim_statuses for pod in found.all("Pod"))
-    if used and not found.all("ResourceClaim"):
+    used = any(PodClaims.of(pod).status.resource_claim_statuses for pod in snapshot.all("Pod"))
+    if used and not snapshot.all("ResourceClaim"):
         absent.append("ResourceClaim")
     return dict.fromkeys(absent, NOT_IN_FILE)
 
 
-def _missing(item: Wire, *, valid: bool) -> str:
+def _missing(raw_object: Wire, *, valid: bool) -> str:
     """Return which field that the commands need is absent, or unless `valid` which value of a device is wrong."""
-    kind = str(item["kind"])
+    kind = str(raw_object["kind"])
     for path in _REQUIRED.get(kind, ()):
-        if _at(item, path) in (None, ""):
+        if _at(raw_object, path) in (None, ""):
             return f"{'.'.join(path)} is missing"
     for path in _NAMED.get(kind, ()):
-        entries = _at(item, path) or ()
+        entries = _at(raw_object, path) or ()
         requests = path[-1] == "requests"
         if not requests and all(map(_name_of, entries)):
             continue
         if text := _nameless(".".join(path), entries, requests=requests):
             return text
     if kind == "ResourceClaim":
-        for number, entry in enumerate(_at(item, ("status", "allocation", "devices", "results")) or ()):
-            if not all(map(entry.get, _OF_RESULT)):
+        for number, result in enumerate(_at(raw_object, ("status", "allocation", "devices", "results")) or ()):
+            if not all(map(result.get, _OF_RESULT)):
                 return f"status.allocation.devices.results[{number}] needs request, driver, pool and device"
     if kind == "ResourceSlice" and not valid:
-        return _device_values(item)
+        return _device_values(raw_object)
     return ""
 
 
@@ -328,22 +329,22 @@ def _nameless(path: str, entries: Sequence[Wire], *, requests: bool) -> str:
         if not entry.get("name"):
             return f"{path}[{number}].name is missing"
         alternatives = entry.get("firstAvailable") or ()
-        for below, each in enumerate(alternatives if requests else ()):
-            if not each.get("name"):
+        for below, alternative in enumerate(alternatives if requests else ()):
+            if not alternative.get("name"):
                 return f"{path}[{number}].firstAvailable[{below}].name is missing"
     return ""
 
 
-def _at(item: Wire, path: Sequence[str]) -> Any:
-    found: Any = item
+def _at(raw_object: Wire, path: Sequence[str]) -> Any:
+    part: Any = raw_object
     for name in path:
-        found = (found or {}).get(name)
-    return found
+        part = (part or {}).get(name)
+    return part
 
 
-def _device_values(item: Wire) -> str:
+def _device_values(raw_object: Wire) -> str:
     """Return which attribute or capacity of a slice has a wrong type."""
-    for device in item["spec"].get("devices") or ():
+    for device in raw_object["spec"].get("devices") or ():
         for part, types in (("attributes", (str, int, bool, list)), ("capacity", (str, int))):
             for name, entry in (device.get(part) or {}).items():
                 if type(entry) is not dict or any(not isinstance(value, types) for value in entry.values()):
@@ -351,9 +352,9 @@ def _device_values(item: Wire) -> str:
     return ""
 
 
-def named(item: Wire) -> str:
+def named(raw_object: Wire) -> str:
     """Return kind, namespace and name of an object, for messages."""
-    kind, namespace, name = key_of(item)
+    kind, namespace, name = key_of(raw_object)
     if namespace:
         return f"{kind} {namespace}/{name}"
     return f"{kind} {name}"

@@ -61,10 +61,10 @@ def _version(text: str) -> str:
     """Return the text of a version of which the driver supports the first two numbers."""
     from neuron_dra.core import versions
 
-    found = versions.parse(text)
-    if found is None or not versions.OLDEST <= found <= versions.NEWEST:
-        known = f"{versions.text(versions.OLDEST)} to {versions.text(versions.NEWEST)}"
-        raise argparse.ArgumentTypeError(f"{text}: write a version from {known}")
+    parsed = versions.parse(text)
+    if parsed is None or not versions.OLDEST <= parsed <= versions.NEWEST:
+        supported = f"{versions.text(versions.OLDEST)} to {versions.text(versions.NEWEST)}"
+        raise argparse.ArgumentTypeError(f"{text}: write a version from {supported}")
     return text
 
 
@@ -91,12 +91,12 @@ def add_files(parser: argparse.ArgumentParser) -> None:
 
 def files(args: argparse.Namespace) -> list[str]:
     """Return the names of the manifests, of a folder those of its files. Raises SettingsError if there are none."""
-    found: list[str] = []
+    names: list[str] = []
     for name in dict.fromkeys([*args.files, *args.filename]):
-        found += object_files.in_folder(name, name) if Path(name).is_dir() else [name]
-    if not found:
+        names += object_files.in_folder(name, name) if Path(name).is_dir() else [name]
+    if not names:
         raise SettingsError("name a manifest: FILE, or -f FILE")
-    return found
+    return names
 
 
 def load(args: argparse.Namespace, jobs: Sequence[tuple[str, str]] = ()) -> tuple[Snapshot, str]:
@@ -104,17 +104,17 @@ def load(args: argparse.Namespace, jobs: Sequence[tuple[str, str]] = ()) -> tupl
 
     `jobs` are workloads, by kind and name, that are read from the cluster too. Raises SettingsError.
     """
-    found, namespace = reader(args, jobs)()
-    keep(found)
-    return found, namespace
+    loaded, namespace = reader(args, jobs)()
+    keep(loaded)
+    return loaded, namespace
 
 
-def keep(found: object) -> None:
+def keep(snapshot_or_world: object) -> None:
     """Leave a snapshot, or its world, to the end of the process: freeing its objects takes a tenth of a command's time.
 
     A command that ends soon calls this.
     """
-    kept: list[object] = [found]
+    kept: list[object] = [snapshot_or_world]
     kept.append(kept)  # a cycle, which the collector does not see after this
     gc.freeze()
 
@@ -138,19 +138,19 @@ def reader(args: argparse.Namespace, jobs: Sequence[tuple[str, str]] = ()) -> Ca
     def read() -> tuple[Snapshot, str]:
         if sys.stderr.isatty():
             sys.stderr.write(f"{program.NAME}: reading {kube.url} ...\n")
-        found = cluster.read(kube, namespace, runner.run, jobs)
-        for kind, why in found.left_out.items():
+        cluster_snapshot = cluster.read(kube, namespace, runner.run, jobs)
+        for kind, why in cluster_snapshot.left_out.items():
             sys.stderr.write(f"{program.NAME}: left out: {kind} ({why})\n")
-        return _given(found, args), namespace
+        return _given(cluster_snapshot, args), namespace
 
     return read
 
 
-def _given(found: Snapshot, args: argparse.Namespace) -> Snapshot:
+def _given(cluster_snapshot: Snapshot, args: argparse.Namespace) -> Snapshot:
     """Return the snapshot with the version of the flag, if there is one."""
     if args.kubernetes:
-        return dataclasses.replace(found, version=args.kubernetes)
-    return found
+        return dataclasses.replace(cluster_snapshot, version=args.kubernetes)
+    return cluster_snapshot
 
 
 def _items(name: str, *, whole: bool) -> list[dict[str, Any]]:
@@ -186,9 +186,9 @@ class _Joined(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        found = self._begin.read(len(buffer)) or self._rest.read(len(buffer))
-        buffer[: len(found)] = found
-        return len(found)
+        chunk = self._begin.read(len(buffer)) or self._rest.read(len(buffer))
+        buffer[: len(chunk)] = chunk
+        return len(chunk)
 
 
 def _warn_of_yaml(name: str) -> None:
@@ -221,13 +221,14 @@ def from_file(name: str, *, whole: bool = False) -> tuple[Snapshot, list[dict[st
             items = list(object_files.objects(f"--snapshot {name}", [bundle.objects]))
         else:
             items = _items(name, whole=whole)
-        found = snapshot.build(items)
+        file_snapshot = snapshot.build(items)
     except SettingsError as err:
         text = str(err)
         raise SettingsError(text if text.startswith("--") else f"--snapshot {name}: {text}") from err
-    if not found.objects:
+    if not file_snapshot.objects:
         raise SettingsError(f"--snapshot {name}: it has no objects of a snapshot; print one with `{DUMP}`")
-    left_out = snapshot.absent_from_file(found)
+    left_out = snapshot.absent_from_file(file_snapshot)
     if bundle is not None:
-        found, left_out = dataclasses.replace(found, version=bundle.version), {**left_out, **bundle.not_seen}
-    return dataclasses.replace(found, left_out=left_out), items
+        file_snapshot = dataclasses.replace(file_snapshot, version=bundle.version)
+        left_out = {**left_out, **bundle.not_seen}
+    return dataclasses.replace(file_snapshot, left_out=left_out), items

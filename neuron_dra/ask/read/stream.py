@@ -113,17 +113,17 @@ class _Objects:
     def _until(self, kind: str, begin: int) -> dict[str, Any]:
         """Return the next object, which ends after the place `begin`."""
         end, after = self._end_of_object(begin)
-        found = self._decoded(kind, memoryview(self._text)[self._at : self._at + end])
+        next_object = self._decoded(kind, memoryview(self._text)[self._at : self._at + end])
         least = max(0, end - self._size_of_between)
         self._least[kind] = min(least, self._least.get(kind, least))
         self._at += after
-        return found
+        return next_object
 
     def _decoded(self, kind: str, text: bytes | memoryview) -> dict[str, Any]:
         if kind in kept.FIELDS and not self._whole:
             return self._reader.decode(kind, text)
-        found: dict[str, Any] = msgspec.json.decode(text)
-        return found
+        raw_object: dict[str, Any] = msgspec.json.decode(text)
+        return raw_object
 
     def _slice(self) -> dict[str, Any] | None:
         """Return a slice with its devices, which are known again by their text; None for one of another form."""
@@ -135,47 +135,47 @@ class _Objects:
             return None
         devices, after_devices = self._devices_at(begin)
         end, after = self._end_of_object(after_devices)
-        rest = self._part(0, begin) + b"null" + self._part(after_devices, end)
-        found = self._decoded("ResourceSlice", rest)
-        if not isinstance(found.get("spec"), dict) or "devices" not in found["spec"]:
+        without_devices = self._part(0, begin) + b"null" + self._part(after_devices, end)
+        raw_slice = self._decoded("ResourceSlice", without_devices)
+        if not isinstance(raw_slice.get("spec"), dict) or "devices" not in raw_slice["spec"]:
             return None
         self._at += after
-        found["spec"]["devices"] = devices
-        return found
+        raw_slice["spec"]["devices"] = devices
+        return raw_slice
 
     def _devices_at(self, begin: int) -> tuple[Any, int]:
         """Return the list of devices that begins at a place, and the place after it."""
         mark = self._part(begin, begin + HEAD)
-        known = self._lists.marked(mark)
-        if known is not None:
-            text, devices = known
+        marked = self._lists.marked(mark)
+        if marked is not None:
+            text, devices = marked
             self._have(begin + len(text))
             if self._text.startswith(text, self._at + begin, self._end):
                 return devices, begin + len(text)
-        found = self._find(self._devices_end, self._size_of_devices_end, begin)
-        if found is None:
+        devices_end = self._find(self._devices_end, self._size_of_devices_end, begin)
+        if devices_end is None:
             raise NotAsPrinted("a list of devices has no end: the file is cut off")
-        after = found.end() - self._at
+        after = devices_end.end() - self._at
         return self._lists.read(mark, self._part(begin, after)), after
 
     def _end_of_object(self, begin: int) -> tuple[int, int]:
         """Return the place after the object, which is after the place `begin`, and that of the next object."""
-        found = self._find(self._between, self._size_of_between, begin)
-        self.ended = found is None
-        if found is not None:
-            return found.start() + 1 - self._at, found.end() - len(_BEGIN) - self._at
+        between = self._find(self._between, self._size_of_between, begin)
+        self.ended = between is None
+        if between is not None:
+            return between.start() + 1 - self._at, between.end() - len(_BEGIN) - self._at
         end = self._text.find(self._closing, self._at + begin, self._end) - self._at
         if end < 0:
             raise NotAsPrinted("the list has no end: the file is cut off")
         _check_end(self._part(end, self._end - self._at), kind_is_first=self._kind_is_first)
         return end + len(self._closing) - 1, end + len(self._closing)
 
-    def _find(self, wanted: re.Pattern[bytes], size: int, begin: int) -> re.Match[bytes] | None:
+    def _find(self, pattern: re.Pattern[bytes], size: int, begin: int) -> re.Match[bytes] | None:
         """Return the first place of a pattern of `size` bytes from `begin` on; read what is needed."""
         while True:
-            found = wanted.search(self._text, self._at + begin, self._end)
-            if found is not None:
-                return found
+            match = pattern.search(self._text, self._at + begin, self._end)
+            if match is not None:
+                return match
             begin = max(begin, self._end - self._at - size)
             if not self._read():
                 return None
@@ -188,11 +188,11 @@ class _Objects:
 
     def _read(self) -> bool:
         """Read more of the file, after what is not taken; return False at its end."""
-        left = self._text[self._at : self._end]
-        if len(left) + self._chunk > len(self._text):
-            self._text = bytearray(len(left) + self._chunk)
-        self._text[: len(left)] = left
-        self._at, self._end = 0, len(left)
+        untaken = self._text[self._at : self._end]
+        if len(untaken) + self._chunk > len(self._text):
+            self._text = bytearray(len(untaken) + self._chunk)
+        self._text[: len(untaken)] = untaken
+        self._at, self._end = 0, len(untaken)
         with memoryview(self._text) as view:
             number = self._file.readinto(view[self._end : self._end + self._chunk])
         self._end += number
@@ -202,9 +202,9 @@ class _Objects:
         return bytes(memoryview(self._text)[self._at + begin : min(self._at + end, self._end)])
 
 
-def _check_end(rest: bytes, *, kind_is_first: bool) -> None:
+def _check_end(tail: bytes, *, kind_is_first: bool) -> None:
     """Raise NotAsPrinted unless this is the end of a list after its last object, and nothing else follows."""
-    bracket, end, members = rest.partition(b"]")
+    bracket, end, members = tail.partition(b"]")
     try:
         whole = msgspec.json.decode(b'{"items": []' + members, type=_End)
     except msgspec.DecodeError as err:

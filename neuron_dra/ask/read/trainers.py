@@ -23,18 +23,18 @@ def mapping(value: Any) -> dict[str, Any]:
 def mappings(value: Any) -> list[dict[str, Any]]:
     """Return the objects of a value that should be a list of them."""
     if isinstance(value, list):
-        return [each for each in value if isinstance(each, dict)]
+        return [member for member in value if isinstance(member, dict)]
     return []
 
 
-def train_job(item: Wire, runtimes: Sequence[Wire]) -> Iterator[Group]:
+def train_job(raw_job: Wire, runtimes: Sequence[Wire]) -> Iterator[Group]:
     """Yield the nodes of a TrainJob: the pods of its runtime, with the job's own resources and claims.
 
     Source: kubeflow/trainer, pkg/apis/trainer/v1alpha1. Of a runtime that is not among the manifests nothing is known:
     its pods are taken to request what the job itself does.
     """
-    name, spec = item["metadata"]["name"], mapping(item.get("spec"))
-    trainer, runtime = mapping(spec.get("trainer")), runtime_of(item, runtimes)
+    name, spec = raw_job["metadata"]["name"], mapping(raw_job.get("spec"))
+    trainer, runtime = mapping(spec.get("trainer")), runtime_of(raw_job, runtimes)
     job = _node_job(runtime)
     template = copy.deepcopy(mapping(mapping(mapping(job.get("template")).get("spec")).get("template")))
     if not mapping(template.get("spec")).get("containers"):
@@ -45,12 +45,14 @@ def train_job(item: Wire, runtimes: Sequence[Wire]) -> Iterator[Group]:
     yield f"{name}-node-0", number, template
 
 
-def runtime_of(item: Wire, runtimes: Sequence[Wire]) -> Wire | None:
+def runtime_of(job: Wire, runtimes: Sequence[Wire]) -> Wire | None:
     """Return the runtime that a TrainJob names, if it is among the manifests."""
-    wanted = mapping(mapping(item.get("spec")).get("runtimeRef"))
-    kind, name = wanted.get("kind") or "ClusterTrainingRuntime", wanted.get("name")
-    found = (each for each in runtimes if each["kind"] == kind and each["metadata"]["name"] == name)
-    return next(found, None)
+    runtime_ref = mapping(mapping(job.get("spec")).get("runtimeRef"))
+    kind, name = runtime_ref.get("kind") or "ClusterTrainingRuntime", runtime_ref.get("name")
+    for runtime in runtimes:
+        if runtime["kind"] == kind and runtime["metadata"]["name"] == name:
+            return runtime
+    return None
 
 
 def _node_job(runtime: Wire | None) -> dict[str, Any]:
@@ -67,7 +69,7 @@ def _node_job(runtime: Wire | None) -> dict[str, Any]:
 def _override(spec: dict[str, Any], trainer: Mapping[str, Any]) -> None:
     """Write a TrainJob's resources and claims into the pods of its runtime."""
     containers = mappings(spec.get("containers"))
-    node = next((each for each in containers if each.get("name") == "node"), containers[0])
+    node = next((container for container in containers if container.get("name") == "node"), containers[0])
     own = mapping(trainer.get("resourcesPerNode"))
     if own:
         node["resources"] = {**mapping(node.get("resources")), **own}
@@ -75,7 +77,7 @@ def _override(spec: dict[str, Any], trainer: Mapping[str, Any]) -> None:
     if claims:
         spec["resourceClaims"] = [*mappings(spec.get("resourceClaims")), *claims]
         resources = mapping(node.get("resources"))
-        node["resources"] = {**resources, "claims": [{"name": each.get("name")} for each in claims]}
+        node["resources"] = {**resources, "claims": [{"name": claim.get("name")} for claim in claims]}
 
 
 def cliques(name: str, spec: Mapping[str, Any]) -> Iterator[Group]:
@@ -92,26 +94,26 @@ def cliques(name: str, spec: Mapping[str, Any]) -> Iterator[Group]:
         yield f"{name}-{clique.get('name', 'clique')}", _times(sets, number), {"spec": mapping(inner.get("podSpec"))}
 
 
-def _times(one: Any, other: Any) -> Any:
-    if isinstance(one, int) and isinstance(other, int):
-        return one * other
-    if other == 1:
-        return one
-    return other
+def _times(count: Any, factor: Any) -> Any:
+    if isinstance(count, int) and isinstance(factor, int):
+        return count * factor
+    if factor == 1:
+        return count
+    return factor
 
 
 def workflow(name: str, spec: Mapping[str, Any]) -> Iterator[Group]:
     """Yield a pod for each template of an Argo workflow that has containers; steps and graphs are not followed."""
     spec = mapping(spec.get("workflowSpec")) or spec
-    for each in mappings(spec.get("templates")):
-        listed = mappings(mapping(each.get("containerSet")).get("containers"))
-        main = mapping(each.get("container")) or mapping(each.get("script"))
+    for template in mappings(spec.get("templates")):
+        listed = mappings(mapping(template.get("containerSet")).get("containers"))
+        main = mapping(template.get("container")) or mapping(template.get("script"))
         if main:
             listed = [{"name": "main", **main}]
         if listed:
-            chosen = {**mapping(spec.get("nodeSelector")), **mapping(each.get("nodeSelector"))}
+            chosen = {**mapping(spec.get("nodeSelector")), **mapping(template.get("nodeSelector"))}
             own = {"containers": listed, "nodeSelector": chosen}
             for field in ("tolerations", "affinity", "resourceClaims", "initContainers"):
-                value = each.get(field, spec.get(field))
-                own |= {field: value} if value is not None else {}
-            yield f"{name}-{each.get('name', 'pod')}", 1, {"spec": own}
+                field_value = template.get(field, spec.get(field))
+                own |= {field: field_value} if field_value is not None else {}
+            yield f"{name}-{template.get('name', 'pod')}", 1, {"spec": own}

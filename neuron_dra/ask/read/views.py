@@ -19,14 +19,14 @@ class ObjectView(msgspec.Struct, rename="camel", frozen=True, gc=False):
     """Some fields of an object, with their names in its form as YAML."""
 
     @classmethod
-    def of(cls, item: Wire | None) -> Self:
+    def of(cls, raw_object: Wire | None) -> Self:
         """Return the view of an object of a snapshot, or of a part of one; of None, the view of an empty object."""
-        if item is None:
+        if raw_object is None:
             return cls()
         try:
-            return msgspec.convert(item, cls)
+            return msgspec.convert(raw_object, cls)
         except msgspec.ValidationError:
-            return msgspec.convert(_without_nulls(item), cls)  # null is absent, as Kubernetes reads it
+            return msgspec.convert(_without_nulls(raw_object), cls)  # null is absent, as Kubernetes reads it
 
 
 class OwnerView(ObjectView, frozen=True):
@@ -54,7 +54,7 @@ class MetaView(ObjectView, frozen=True):
 
     def owners(self, kind: str) -> list[OwnerView]:
         """Return the owners of a kind."""
-        return [each for each in self.owner_references if each.kind == kind]
+        return [owner for owner in self.owner_references if owner.kind == kind]
 
 
 class NamespaceView(ObjectView, frozen=True):
@@ -149,7 +149,7 @@ class ConditionedStatus(ObjectView, frozen=True):
 
     def condition(self, kind: str) -> ConditionView | None:
         """Return the condition of a type, or None."""
-        return next((each for each in self.conditions if each.type == kind), None)
+        return next((condition for condition in self.conditions if condition.type == kind), None)
 
 
 class ConditionedObject(ObjectView, frozen=True):
@@ -217,13 +217,13 @@ class UltraServerView(ObjectView, frozen=True):
     @property
     def nodes(self) -> list[str]:
         """The names of its nodes."""
-        return [each.node_name for each in self.spec.topology if each.node_name]
+        return [node.node_name for node in self.spec.topology if node.node_name]
 
     @property
     def is_spare(self) -> bool:
         """True if the controller keeps its nodes for groups that must move."""
-        found = self.status.condition("Spare")
-        return found is not None and found.status == "True"
+        spare = self.status.condition("Spare")
+        return spare is not None and spare.status == "True"
 
 
 class Involved(ObjectView, frozen=True):
@@ -276,18 +276,18 @@ class EventView(ObjectView, frozen=True):
         """When it was last seen; empty if it has no time."""
         last = self.series.last_observed_time if self.series is not None else None
         times = (last, self.last_timestamp, self.event_time)
-        return max((str(each) for each in times if each), default="")
+        return max((str(time) for time in times if time), default="")
 
 
 def _without_nulls(value: Any) -> Any:
     if isinstance(value, dict):
-        found = {}
-        for key, each in value.items():
-            if each is not None:
-                found[key] = _without_nulls(each)
-        return found
+        without_nulls = {}
+        for key, inner in value.items():
+            if inner is not None:
+                without_nulls[key] = _without_nulls(inner)
+        return without_nulls
     if isinstance(value, list):
-        return [_without_nulls(each) for each in value]
+        return [_without_nulls(inner) for inner in value]
     return value
 
 
@@ -295,16 +295,16 @@ def shape(kind: Any) -> Any:
     """Return the shape of a view, for `core.shapes`; None of a field that may have any type."""
     if isinstance(kind, type) and issubclass(kind, ObjectView):
         fields = {}
-        for each in msgspec.structs.fields(kind):
-            fields[each.encode_name] = shape(each.type)
-        return {name: each for name, each in fields.items() if each is not None}
+        for struct_field in msgspec.structs.fields(kind):
+            fields[struct_field.encode_name] = shape(struct_field.type)
+        return {name: field_shape for name, field_shape in fields.items() if field_shape is not None}
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is tuple:
         return [shape(arguments[0])]
     if origin is dict:
         return {}
     if origin in (types.UnionType, typing.Union):
-        return shape(next(each for each in arguments if each is not type(None)))
+        return shape(next(argument for argument in arguments if argument is not type(None)))
     if kind is Any:
         return None
     return kind

@@ -50,18 +50,18 @@ class WatchedKind:
             return KindChanges(self.kind, {})
         whole, self._taken_from = reflector is not self._taken_from, reflector
         touched = reflector.take_touched()
-        found: dict[tuple[str, str], Mapping[str, Any] | None] = {}
+        objects: dict[tuple[str, str], Mapping[str, Any] | None] = {}
         for text in reflector.items if whole else touched:
             namespace, _, name = text.partition("/")
-            item = reflector.items.get(text)
-            if item is None:
-                found[namespace, name] = None
+            raw_object = reflector.items.get(text)
+            if raw_object is None:
+                objects[namespace, name] = None
             else:
-                found[namespace, name] = {**item, "apiVersion": self.api_version}
+                objects[namespace, name] = {**raw_object, "apiVersion": self.api_version}
         damaged = []
-        for each in reflector.damaged.values():
-            damaged.append(DamagedObject(self.kind, each.namespace, each.name, each.paths, each.why))
-        return KindChanges(self.kind, found, whole, damaged)
+        for unread in reflector.damaged.values():
+            damaged.append(DamagedObject(self.kind, unread.namespace, unread.name, unread.paths, unread.why))
+        return KindChanges(self.kind, objects, whole, damaged)
 
 
 class WatchedCluster:
@@ -89,27 +89,28 @@ class WatchedCluster:
         """Watch until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._look_after(), name="look after the connection")
-            for each in self._kinds:
-                tasks.create_task(self._follow(each), name=f"watch {each.kind}")
+            for watched_kind in self._kinds:
+                tasks.create_task(self._follow(watched_kind), name=f"watch {watched_kind.kind}")
 
     async def read_once(self) -> None:
         """Wait until all kinds were read, or are known not to be readable."""
-        for each in self._kinds:
-            await each.ready.wait()
+        for watched_kind in self._kinds:
+            await watched_kind.ready.wait()
 
     def take(self) -> Changes:
         """Return what changed since the last call."""
         left_out = {}
-        for each in self._kinds:
-            if each.left_out and each.kind not in OPTIONAL:
-                left_out[each.kind] = each.left_out
-        return Changes([each.take() for each in self._kinds], left_out, self._version)
+        for watched_kind in self._kinds:
+            if watched_kind.left_out and watched_kind.kind not in OPTIONAL:
+                left_out[watched_kind.kind] = watched_kind.left_out
+        return Changes([watched_kind.take() for watched_kind in self._kinds], left_out, self._version)
 
     @property
     def readable(self) -> bool:
         """False if it is known that nothing may be read."""
         nothing = ("forbidden", snapshot.NOT_SERVED)
-        return any(each.left_out not in nothing for each in self._kinds if each.kind not in OPTIONAL)
+        needed = [watched_kind for watched_kind in self._kinds if watched_kind.kind not in OPTIONAL]
+        return any(watched_kind.left_out not in nothing for watched_kind in needed)
 
     async def _follow(self, watched: WatchedKind) -> None:
         """Keep one kind; ask again later for one that is not served, or may not be read."""
@@ -188,18 +189,18 @@ class WatchedCluster:
             self._on_change()
 
 
-def _kept(item: dict[str, Any]) -> dict[str, Any]:
+def _kept(raw_object: dict[str, Any]) -> dict[str, Any]:
     """Return what is kept of an object: neither who wrote its fields, nor images and heartbeats of a Node."""
-    kept = dict(item)
-    meta = dict(item.get("metadata") or {})
+    kept = dict(raw_object)
+    meta = dict(raw_object.get("metadata") or {})
     meta.pop("managedFields", None)
     kept["metadata"] = meta
-    status = item.get("status")
+    status = raw_object.get("status")
     if isinstance(status, Mapping):
         shown = dict(status)
         shown.pop("images", None)
         if isinstance(shown.get("conditions"), list):
-            shown["conditions"] = [_without_heartbeat(each) for each in shown["conditions"]]
+            shown["conditions"] = [_without_heartbeat(condition) for condition in shown["conditions"]]
         kept["status"] = shown
     return kept
 
