@@ -30,7 +30,7 @@ class ClaimPlan:
 
 
 def template(
-    wanted: LimitsDemand, types: Sequence[InstanceType], namespace: str, *, is_queued: bool = False
+    demand: LimitsDemand, types: Sequence[InstanceType], namespace: str, *, is_queued: bool = False
 ) -> dict[str, Any]:
     """Return the ResourceClaimTemplate for what a container requests on nodes of `types`.
 
@@ -38,10 +38,10 @@ def template(
 
     Raises CannotMigrate, with what to do instead, if Kubernetes 1.34 cannot allocate it.
     """
-    plans = {_plan(wanted, spec, is_queued=is_queued) for spec in types}
+    plans = {_plan(demand, spec, is_queued=is_queued) for spec in types}
     type_names = [spec.name for spec in types]
     if len(plans) > 1:
-        raise CannotMigrate(f"{wanted.where}: {' and '.join(type_names)} need different claims; name one instance type")
+        raise CannotMigrate(f"{demand.where}: {' and '.join(type_names)} need different claims; name one instance type")
     [plan] = plans
     parts = ["neurons"]
     if plan.group and plan.count > PART:
@@ -86,30 +86,30 @@ def _request(plan: ClaimPlan, type_names: Sequence[str]) -> dict[str, Any]:
     return request
 
 
-def _plan(wanted: LimitsDemand, spec: InstanceType, *, is_queued: bool) -> ClaimPlan:
-    each = sizes.cores_per_device(spec)
-    if wanted.count not in sizes.counts(spec, wanted.kind):
-        raise CannotMigrate(f"{wanted.where}: {sizes.unserved(spec, wanted.kind, wanted.count)}")
-    if wanted.kind == sizes.CORE and wanted.count % each:
-        up = next(n for n in range(wanted.count, wanted.count + each) if n % each == 0)
+def _plan(demand: LimitsDemand, spec: InstanceType, *, is_queued: bool) -> ClaimPlan:
+    cores_per_device = sizes.cores_per_device(spec)
+    if demand.count not in sizes.counts(spec, demand.kind):
+        raise CannotMigrate(f"{demand.where}: {sizes.unserved(spec, demand.kind, demand.count)}")
+    if demand.kind == sizes.CORE and demand.count % cores_per_device:
+        up = next(n for n in range(demand.count, demand.count + cores_per_device) if n % cores_per_device == 0)
         raise CannotMigrate(
-            f"{wanted.where}: {wanted.name}: {wanted.count} on {spec.name} is a part of a device, which {LATER}; a "
-            f"device has {each} cores: request {up}, or upgrade the cluster"
+            f"{demand.where}: {demand.name}: {demand.count} on {spec.name} is a part of a device, which {LATER}; a "
+            f"device has {cores_per_device} cores: request {up}, or upgrade the cluster"
         )
-    count = wanted.count // each if wanted.kind == sizes.CORE else wanted.count
-    plan = _devices(wanted, spec, count)
+    count = demand.count // cores_per_device if demand.kind == sizes.CORE else demand.count
+    plan = _devices(demand, spec, count)
     if plan.mode != "all" or not is_queued:
         return plan
     if count in groups.SIZES and spec.efa:
         return ClaimPlan(count, "exact", group_attribute(count))
     raise CannotMigrate(
-        f"{wanted.where}: {count} devices on {spec.name} are all of a node, which a claim requests with allocationMode "
+        f"{demand.where}: {count} devices on {spec.name} are all of a node, which a claim requests with allocationMode "
         f"All, and Kueue refuses that for ever: remove the label {QUEUE}, or use connected sets, which are one device "
         f"of a class: this {LATER}"
     )
 
 
-def _devices(wanted: LimitsDemand, spec: InstanceType, count: int) -> ClaimPlan:
+def _devices(demand: LimitsDemand, spec: InstanceType, count: int) -> ClaimPlan:
     if count == spec.device_count:
         if spec.whole_node:
             return ClaimPlan(count, "node")
@@ -122,7 +122,7 @@ def _devices(wanted: LimitsDemand, spec: InstanceType, count: int) -> ClaimPlan:
     possible = {1, *groups.SIZES} if has_groups else {1}
     offered = sorted({size for size in possible if size < spec.device_count} | {spec.device_count})
     raise CannotMigrate(
-        f"{wanted.where}: {count} connected devices on {spec.name}: this {LATER}; before that request "
+        f"{demand.where}: {count} connected devices on {spec.name}: this {LATER}; before that request "
         f"{', '.join(map(str, offered[:-1]))} or {offered[-1]} devices, or upgrade the cluster"
     )
 
@@ -132,12 +132,12 @@ def group_attribute(size: int) -> str:
     return f"{names.GROUP_DOMAIN}/devicegroup{size}_id"
 
 
-def note(made: dict[str, Any]) -> str:
+def note(claim_template: dict[str, Any]) -> str:
     """Return a note for the user about a template, or an empty string."""
-    name = made["metadata"]["name"]
+    name = claim_template["metadata"]["name"]
     if name.startswith("neuron-node-"):
         return f"{name} requests a whole node: it needs the chart's draDriver.ultraserverDevices=node, the default"
-    types = made["spec"]["spec"]["devices"]["requests"][0]["exactly"]["selectors"][0]["cel"]["expression"]
+    types = claim_template["spec"]["spec"]["devices"]["requests"][0]["exactly"]["selectors"][0]["cel"]["expression"]
     if not any(f"'{spec}" in types for spec in ("trn2u", "trn3")):
         return ""
     return (

@@ -83,10 +83,10 @@ def run(args: argparse.Namespace) -> int:
     files = [_read(name) for name in dict.fromkeys(args.files)]
     for file in files:
         _parse(file)
-    others = _objects(files)
+    places_by_object = _objects(files)
     for file in files:
         if not file.bad:
-            _migrate(file, options, others)
+            _migrate(file, options, places_by_object)
         for text in (*file.bad, *file.problems, *dict.fromkeys(file.notes)):
             print(f"neuron-dra: {file.name}: {documented(text)}", file=sys.stderr)
     if any(file.bad for file in files):
@@ -112,10 +112,10 @@ def _why_no_sets(text: str) -> str:
     """Return why nodes publish no connected sets on this version; empty if they do. Raises SettingsError."""
     from neuron_dra.core import releases, versions
 
-    found = re.fullmatch(r"v?(\d+)\.(\d+)([.+-].*)?", text)
-    if found is None:
+    version_match = re.fullmatch(r"v?(\d+)\.(\d+)([.+-].*)?", text)
+    if version_match is None:
         raise SettingsError(f"--kubernetes {text}: write major and minor, such as 1.36")
-    if (int(found[1]), int(found[2])) < versions.OLDEST:
+    if (int(version_match[1]), int(version_match[2])) < versions.OLDEST:
         raise SettingsError(f"--kubernetes {text}: the driver needs Kubernetes 1.34 or later")
     return releases.why_no_sets_on(text)
 
@@ -152,7 +152,7 @@ def _objects(files: Sequence[File]) -> dict[Any, list[str]]:
     """Return the places of the objects that have an old name, by kind, namespace and name."""
     from neuron_dra.ask.migrate import patches
 
-    found: dict[Any, list[str]] = {}
+    places_by_object: dict[Any, list[str]] = {}
     for file in files:
         inside: dict[Any, list[Any]] = {}
         for document in file.documents:
@@ -160,23 +160,23 @@ def _objects(files: Sequence[File]) -> dict[Any, list[str]]:
             if key is not None and patches.has_old(document.value):
                 inside.setdefault(key, []).append(document.value)
         for key, values in inside.items():
-            places = found.setdefault(key, [])
+            places = places_by_object.setdefault(key, [])
             places.append(file.name)
             if len(values) > 1 and any(map(patches.note, values)):
                 places.append("another document there")
-    return found
+    return places_by_object
 
 
-def _migrate(file: File, options: Any, others: dict[Any, list[str]]) -> None:
+def _migrate(file: File, options: Any, places_by_object: dict[Any, list[str]]) -> None:
     """Set the result of a file; a document with a problem is unchanged, the others are rewritten.
 
-    `others` are the places of all objects of this run that have an old name.
+    `places_by_object` has the places of all objects of this run that have an old name.
     """
     from neuron_dra.api.problems import BadInput
     from neuron_dra.ask.migrate import files, patches
 
-    present = [each.value for each in file.documents]
-    refused = patches.of_each(file.path, present, others)
+    present = [document.value for document in file.documents]
+    refused = patches.of_each(file.path, present, places_by_object)
     values: list[Any] = []
     added: list[Any] = []
     for number, (document, why) in enumerate(zip(file.documents, refused, strict=True), start=1):
@@ -218,11 +218,11 @@ def _rewritten(file: File, at: str, value: Any, options: Any, present: Sequence[
     except CannotMigrate as err:
         file.problems.append(f"{at}: {err}")
         return False
-    added += [each for each in outcome.templates if each not in (*present, *added)]
+    added += [template for template in outcome.templates if template not in (*present, *added)]
     file.renamed += outcome.renamed
-    left = leftovers.found(value)
-    file.problems += [f"{at}: {line}" for line in leftovers.lines([each for each in left if each.is_problem])]
-    notes = [*outcome.notes, *leftovers.lines([each for each in left if not each.is_problem])]
+    remarks = leftovers.found(value)
+    file.problems += [f"{at}: {line}" for line in leftovers.lines([remark for remark in remarks if remark.is_problem])]
+    notes = [*outcome.notes, *leftovers.lines([remark for remark in remarks if not remark.is_problem])]
     notes += filter(None, [patches.note(before) if patches.has_old(before) else ""])
     file.notes += [f"{at}: note: {note}" for note in notes]
     return True
@@ -233,12 +233,12 @@ def _check_taken(templates: Sequence[dict[str, Any]], present: Sequence[Any]) ->
     from neuron_dra.api.problems import CannotMigrate
 
     for template in templates:
-        for other in present:
+        for document in present:
             if (
-                isinstance(other, dict)
-                and other.get("kind") == template["kind"]
-                and other.get("metadata") == template["metadata"]
-                and other.get("spec") != template["spec"]
+                isinstance(document, dict)
+                and document.get("kind") == template["kind"]
+                and document.get("metadata") == template["metadata"]
+                and document.get("spec") != template["spec"]
             ):
                 raise CannotMigrate(
                     f"the ResourceClaimTemplate {template['metadata']['name']} exists with another spec"

@@ -34,13 +34,13 @@ def patched(text: str, node: yaml.Node, old: Any, new: Any) -> str:
     """Return `text` with the value of `node` changed from `old` to `new`. Raises Unpatchable."""
     edits: dict[tuple[int, int, str], None] = {}
     _Patch(text, edits).value(node, old, new)
-    result, at = [], 0
+    pieces, at = [], 0
     for start, end, replacement in sorted(edits, key=lambda edit: edit[:2]):
         if start < at:
             raise Unpatchable("two changes of one place")  # an anchor whose uses differ now
-        result += [text[at:start], replacement]
+        pieces += [text[at:start], replacement]
         at = end
-    return "".join([*result, text[at:]])
+    return "".join([*pieces, text[at:]])
 
 
 class _Patch:
@@ -70,11 +70,11 @@ class _Patch:
         if node.flow_style:
             self._edit(node.start_mark.index, node.end_mark.index, _flow(new))
             return
-        for name in (each for each in old if each in new):
+        for name in (name for name in old if name in new):
             self.value(entries[name][1], old[name], new[name])
-        gone = [name for name in old if name not in new]
+        removed = [name for name in old if name not in new]
         added = [name for name in new if name not in old]
-        for name in gone:
+        for name in removed:
             is_scalar = not isinstance(old[name], dict | list)
             if added and not (is_scalar and isinstance(new[added[0]], list)):
                 self._replace(entries, name, added.pop(0), old, new)
@@ -92,8 +92,8 @@ class _Patch:
             self.value(value, old[name], inner)
             return
         end = self._end(value)
-        if isinstance(inner, dict) and all(each in entries and old[each] == inner[each] for each in inner):
-            text = f"{to}:\n" + "".join(self._indented(*entries[each]) for each in inner).rstrip()
+        if isinstance(inner, dict) and all(field in entries and old[field] == inner[field] for field in inner):
+            text = f"{to}:\n" + "".join(self._indented(*entries[field]) for field in inner).rstrip()
             end = len(self._text[: self._line_end(end)].rstrip())  # its comment moves too
         else:
             text = dump({to: inner}, key.start_mark.column).strip()
@@ -102,8 +102,8 @@ class _Patch:
     def _indented(self, key: yaml.Node, value: yaml.Node) -> str:
         """Return the unchanged lines of an entry, indented by two more spaces."""
         lines = self._text[key.start_mark.index : self._line_end(self._end(value))].splitlines(keepends=True)
-        first, rest = " " * key.start_mark.column + lines[0], lines[1:]
-        return "".join("  " + line if line.strip() else line for line in [first, *rest])
+        first, other_lines = " " * key.start_mark.column + lines[0], lines[1:]
+        return "".join("  " + line if line.strip() else line for line in [first, *other_lines])
 
     def _remove(self, node: yaml.MappingNode, entry: tuple[yaml.Node, yaml.Node]) -> None:
         """Remove the lines of an entry; if it is the first of a list item, the next entry gets the dash."""
@@ -111,9 +111,9 @@ class _Patch:
         start = self._text.rfind("\n", 0, key.start_mark.index) + 1
         if self._text[start : key.start_mark.index].strip():
             following = []
-            for other, _ in node.value:
-                if other.start_mark.index > key.start_mark.index:
-                    following.append(other)
+            for sibling_key, _ in node.value:
+                if sibling_key.start_mark.index > key.start_mark.index:
+                    following.append(sibling_key)
             if not following:
                 raise Unpatchable("the only entry of a list's item")
             self._edit(key.start_mark.index, following[0].start_mark.index, "")
@@ -143,10 +143,10 @@ class _Patch:
         """Return the start of the next line; a scalar in block style ends there already."""
         if index and self._text[index - 1] == "\n":
             return index
-        found = self._text.find("\n", index)
-        if found < 0:
+        newline = self._text.find("\n", index)
+        if newline < 0:
             return len(self._text)
-        return found + 1
+        return newline + 1
 
     def _end(self, node: yaml.Node) -> int:
         return end_of(self._text, node)

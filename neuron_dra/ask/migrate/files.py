@@ -61,16 +61,16 @@ def written(text: str, documents: Sequence[Document], values: Sequence[Any], add
     newline = "\r\n" if "\r\n" in text else "\n"
     for replace in (_patched, _replaced):
         try:
-            result = _changed(text, documents, values, replace)
+            new_text = _changed(text, documents, values, replace)
         except edits.Unpatchable:
             continue
-        for each in added:
-            separator = "" if not result or result.endswith("\n") else "\n"
-            result += f"{separator}---\n{edits.dump(each)}"
+        for added_document in added:
+            separator = "" if not new_text or new_text.endswith("\n") else "\n"
+            new_text += f"{separator}---\n{edits.dump(added_document)}"
         if newline != "\n":
-            result = re.sub(r"(?<!\r)\n", newline, result)
-        if _reads_as(result, [*values, *added]):
-            return result, replace is _replaced
+            new_text = re.sub(r"(?<!\r)\n", newline, new_text)
+        if _reads_as(new_text, [*values, *added]):
+            return new_text, replace is _replaced
     raise BadInput("this text cannot be changed safely; write it in a plainer form, without anchors and tags")
 
 
@@ -85,7 +85,7 @@ def _changed(
 
 def _reads_as(text: str, values: Sequence[Any]) -> bool:
     try:
-        return [each.value for each in read(text)] == values
+        return [document.value for document in read(text)] == values
     except BadInput:  # an alias whose anchor is no longer before it
         return False
 
@@ -117,18 +117,18 @@ def _json(text: str, value: Any, added: Sequence[Any]) -> str:
 
 
 def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    mapping = dict(pairs)
+    if len(mapping) < len(pairs):
         names = [name for name, _ in pairs]
         raise BadInput(f"the key {next(name for name in names if names.count(name) > 1)} occurs twice")
-    return found
+    return mapping
 
 
 def _check(root: yaml.Node | None) -> None:
     """Raise BadInput for duplicate keys, and for aliases that expand to a huge tree or a loop."""
-    left, count = [root] if root is not None else [], 0
-    while left:
-        node = left.pop()
+    nodes_left, count = [root] if root is not None else [], 0
+    while nodes_left:
+        node = nodes_left.pop()
         count += 1
         if count > MOST_NODES:
             raise BadInput(f"it has more than {MOST_NODES} values, or its aliases expand to more")
@@ -138,9 +138,9 @@ def _check(root: yaml.Node | None) -> None:
                 if isinstance(key, yaml.ScalarNode) and key.value in seen and key.value != "<<":
                     raise BadInput(f"line {key.start_mark.line + 1}: the key {key.value} occurs twice")
                 seen.add(key.value if isinstance(key, yaml.ScalarNode) else id(key))
-                left += [key, value]
+                nodes_left += [key, value]
         elif isinstance(node, yaml.SequenceNode):
-            left += node.value
+            nodes_left += node.value
 
 
 def _unshared(value: Any) -> Any:

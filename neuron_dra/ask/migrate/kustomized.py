@@ -35,40 +35,40 @@ class _Kustomization:
     def names(self, *fields: str) -> Iterator[Path]:
         """Yield what it names in these fields, files and folders."""
         for field in fields:
-            for each in self._listed(field):
-                if isinstance(each, str) and _is_name(each):
-                    yield (self.folder / each).resolve()
+            for name in self._listed(field):
+                if isinstance(name, str) and _is_name(name):
+                    yield (self.folder / name).resolve()
 
     def patches(self) -> Iterator[str]:
         """Yield its patches: the path or the text of each."""
-        for each in self._listed("patchesStrategicMerge"):
-            if isinstance(each, str):
-                yield each
+        for patch in self._listed("patchesStrategicMerge"):
+            if isinstance(patch, str):
+                yield patch
         for field in ("patches", "patchesJson6902"):
-            for each in self._listed(field):
-                found = each.get("path") or each.get("patch") if isinstance(each, dict) else None
-                if isinstance(found, str):
-                    yield found
+            for patch in self._listed(field):
+                path_or_text = patch.get("path") or patch.get("patch") if isinstance(patch, dict) else None
+                if isinstance(path_or_text, str):
+                    yield path_or_text
 
     def _listed(self, field: str) -> list[Any]:
-        found = self.document.get(field)
-        return found if isinstance(found, list) else []
+        listed = self.document.get(field)
+        return listed if isinstance(listed, list) else []
 
 
 def uses(path: Path, has_old: HasOld) -> Iterator[str]:
     """Yield how a Kustomization uses the file `path` as a patch, or patches old names in what it takes from there."""
     top = _top(path.parent)
     above = [folder for folder in (path.parent, *path.parent.parents) if folder.is_relative_to(top)]
-    near = [found for folder in above for found in _of(folder) if found.file != path]
-    for each in near:
-        if path in _files(each):
-            yield f"{_called(each, path)} uses it as a patch"
-    known = [each for each in near if path in each.names("resources", "bases")]
-    if known:
-        everything = [*near, *_below(above, {each.file for each in near})]
-        for each in _users(path, known, everything):
-            if any(_patches_old(folder, patch, has_old) for folder, patch in _patches(each)):
-                yield f"{_called(each, path)} patches the old names in it"
+    near = [kustomization for folder in above for kustomization in _of(folder) if kustomization.file != path]
+    for kustomization in near:
+        if path in _files(kustomization):
+            yield f"{_called(kustomization, path)} uses it as a patch"
+    taking = [kustomization for kustomization in near if path in kustomization.names("resources", "bases")]
+    if taking:
+        everything = [*near, *_below(above, {kustomization.file for kustomization in near})]
+        for kustomization in _users(path, taking, everything):
+            if any(_patches_old(folder, patch, has_old) for folder, patch in _patches(kustomization)):
+                yield f"{_called(kustomization, path)} patches the old names in it"
 
 
 def _top(folder: Path) -> Path:
@@ -87,11 +87,11 @@ def _of(folder: Path) -> Iterator[_Kustomization]:
             yield _Kustomization(folder / name, document)
 
 
-def _below(above: Collection[Path], known: Collection[Path]) -> Iterator[_Kustomization]:
+def _below(above: Collection[Path], known_files: Collection[Path]) -> Iterator[_Kustomization]:
     """Yield the Kustomizations of the folders in `above`, the lowest first, without those that are known."""
     for place, files in itertools.islice(_folders(above), MOST_FOLDERS):
         if any(name in files for name in FILES):
-            yield from (each for each in _of(place) if each.file not in known)
+            yield from (kustomization for kustomization in _of(place) if kustomization.file not in known_files)
 
 
 def _folders(above: Collection[Path]) -> Iterator[tuple[Path, list[str]]]:
@@ -105,34 +105,35 @@ def _folders(above: Collection[Path]) -> Iterator[tuple[Path, list[str]]]:
         walked = top
 
 
-def _users(path: Path, known: list[_Kustomization], everything: list[_Kustomization]) -> list[_Kustomization]:
-    """Return the Kustomizations that take the file, `known` and those that name a folder of one that does."""
-    found = list(known)
+def _users(path: Path, taking: list[_Kustomization], everything: list[_Kustomization]) -> list[_Kustomization]:
+    """Return the Kustomizations that take the file, `taking` and those that name a folder of one that does."""
+    users = list(taking)
     while True:
-        folders = {each.folder for each in found}
+        folders = {kustomization.folder for kustomization in users}
         more = []
-        for each in everything:
-            if each not in found and not folders.isdisjoint(each.names("resources", "bases", "components")):
-                more.append(each)
+        for kustomization in everything:
+            taken = kustomization.names("resources", "bases", "components")
+            if kustomization not in users and not folders.isdisjoint(taken):
+                more.append(kustomization)
         if not more:
-            return found
-        found += more
+            return users
+        users += more
 
 
-def _patches(each: _Kustomization) -> Iterator[tuple[Path, str]]:
+def _patches(kustomization: _Kustomization) -> Iterator[tuple[Path, str]]:
     """Yield the patches of a Kustomization and of its components, each with its folder."""
-    for patch in each.patches():
-        yield each.folder, patch
-    for folder in each.names("components"):
+    for patch in kustomization.patches():
+        yield kustomization.folder, patch
+    for folder in kustomization.names("components"):
         for component in _of(folder):
             for patch in component.patches():
                 yield folder, patch
 
 
-def _files(each: _Kustomization) -> Iterator[Path]:
-    for patch in each.patches():
+def _files(kustomization: _Kustomization) -> Iterator[Path]:
+    for patch in kustomization.patches():
         if _is_name(patch):
-            yield (each.folder / patch).resolve()
+            yield (kustomization.folder / patch).resolve()
 
 
 def _is_name(text: str) -> bool:
@@ -153,9 +154,9 @@ def _is_file(path: Path) -> bool:
         return False
 
 
-def _called(each: _Kustomization, path: Path) -> str:
+def _called(kustomization: _Kustomization, path: Path) -> str:
     """Return the file of a Kustomization, from the folder of the manifest."""
-    return os.path.relpath(each.file, path.parent)
+    return os.path.relpath(kustomization.file, path.parent)
 
 
 def _read(path: Path) -> Any:

@@ -37,14 +37,14 @@ class Left:
 
 def found(document: Any) -> list[Left]:
     """Return the old names in a document, those that a person must change first."""
-    result = []
-    for where, item in _objects(document):
-        kind = str(item.get("kind")) if isinstance(item, dict) else ""
+    remarks = []
+    for where, document_object in _objects(document):
+        kind = str(document_object.get("kind")) if isinstance(document_object, dict) else ""
         if kind in COUNTING:
-            result += _counting(f"{where} {kind}".lstrip(), item, COUNTING[kind])
+            remarks += _counting(f"{where} {kind}".lstrip(), document_object, COUNTING[kind])
         else:
-            result += [_left(*each) for each in _texts(item, where)]
-    return sorted(result, key=lambda left: not left.is_problem)
+            remarks += [_left(place, text, beside) for place, text, beside in _texts(document_object, where)]
+    return sorted(remarks, key=lambda remark: not remark.is_problem)
 
 
 def _objects(document: Any) -> Iterator[tuple[str, Any]]:
@@ -58,8 +58,8 @@ def _objects(document: Any) -> Iterator[tuple[str, Any]]:
         yield f"items[{index}]", item
 
 
-def _counting(where: str, item: Any, page: str) -> list[Left]:
-    names = sorted({match for _, text, _ in _texts(item, "") for match in _names(text)})
+def _counting(where: str, counting_object: Any, page: str) -> list[Left]:
+    names = sorted({match for _, text, _ in _texts(counting_object, "") for match in _names(text)})
     if not names:
         return []
     return [Left(where, f"{' and '.join(names)} counts nothing after this; see {page}", is_problem=False)]
@@ -108,15 +108,15 @@ def _left(where: str, text: str, beside: Any) -> Left:
 RENDER: Final = "render the whole first, as with: kubectl kustomize DIR | neuron-dra migrate -"
 
 
-def lines(left: list[Left]) -> list[str]:
+def lines(remarks: list[Left]) -> list[str]:
     """Return a line for each kind of remark, with the first places that it is about."""
     by_text: dict[str, list[str]] = {}
-    for each in left:
-        by_text.setdefault(each.text, []).append(each.where)
-    result = []
+    for remark in remarks:
+        by_text.setdefault(remark.text, []).append(remark.where)
+    remark_lines = []
     for text, places in by_text.items():
         more = ""
         if len(places) > _EXAMPLES:
             more = f" and {len(places) - _EXAMPLES} more places"
-        result.append(f"{', '.join(places[:_EXAMPLES])}{more}: {text}")
-    return result
+        remark_lines.append(f"{', '.join(places[:_EXAMPLES])}{more}: {text}")
+    return remark_lines

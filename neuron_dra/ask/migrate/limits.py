@@ -42,12 +42,12 @@ def wanted(container: Any, where: str, resources_at: str = "") -> LimitsDemand |
             if name in limits:
                 stated = f"the limit is {limits[name]}"
             raise BadInput(f"{at}.requests: {name} is {count} and {stated}; write the same limit")
-    found = {name: count for name, count in limits.items() if count}
-    if not found:
+    nonzero = {name: count for name, count in limits.items() if count}
+    if not nonzero:
         return None
-    if len(found) > 1:
-        raise CannotMigrate(f"{at}.limits: {both(sorted(found))}")
-    [(name, count)] = found.items()
+    if len(nonzero) > 1:
+        raise CannotMigrate(f"{at}.limits: {both(sorted(nonzero))}")
+    [(name, count)] = nonzero.items()
     served = []
     for key, value in (resources.get("limits") or {}).items():
         if _is_ours(key) and str(value) != "0":
@@ -68,11 +68,11 @@ def _is_ours(name: Any) -> bool:
 
 def _counts(resources: dict[str, Any], field: str, at: str) -> dict[str, int]:
     values = _mapping(resources.get(field), f"{at}.{field}")
-    found = {}
+    count_by_name = {}
     for name in sizes.KINDS:
         if name in values:
-            found[name] = _whole(values[name], f"{at}.{field}: {name}")
-    return found
+            count_by_name[name] = _whole(values[name], f"{at}.{field}: {name}")
+    return count_by_name
 
 
 def _whole(value: Any, where: str) -> int:
@@ -101,31 +101,31 @@ def containers(pod: dict[str, Any], where: str) -> Iterator[tuple[dict[str, Any]
             yield _mapping(container, at), at, ends
 
 
-def init_counts(inits: Sequence[LimitsDemand], others: Sequence[LimitsDemand]) -> list[int]:
+def init_counts(inits: Sequence[LimitsDemand], mains: Sequence[LimitsDemand]) -> list[int]:
     """Return the number that each init container has to request, so that it uses a main container's devices.
 
-    `others` are the main containers; sidecars are not among them, because they keep their devices. The scheduler reuses
+    `mains` are the main containers; sidecars are not among them, because they keep their devices. The scheduler reuses
     a device only under the same name, so a smaller init container requests the smallest main number that holds its own.
     Raises CannotMigrate for one that is larger than every main container, or counts something else.
     """
-    if not others:
+    if not mains:
         largest = max((init.count for init in inits), default=0)
         if len({init.kind for init in inits}) > 1:
             raise CannotMigrate(
                 f"{inits[0].where}: init containers request devices and cores; use one of them in a pod"
             )
         return [largest] * len(inits)
-    found = []
+    counts = []
     for init in inits:
-        same = [other.count for other in others if other.kind == init.kind]
+        same = [main.count for main in mains if main.kind == init.kind]
         if not same:
             raise CannotMigrate(
-                f"{init.where} requests {init.name}, the main containers {others[0].name}; use one of them in a pod"
+                f"{init.where} requests {init.name}, the main containers {mains[0].name}; use one of them in a pod"
             )
         if init.count > max(same):
             raise CannotMigrate(f"{init.where}: {larger(init.kind, init.count, max(same))}")
-        found.append(min(count for count in same if count >= init.count))
-    return found
+        counts.append(min(count for count in same if count >= init.count))
+    return counts
 
 
 def larger(kind: str, count: int, most: int) -> str:
@@ -161,18 +161,18 @@ def _types_of(term: Any) -> list[str] | None:
         expressions = term.get("matchExpressions") or ()
     else:
         expressions = ()
-    for each in expressions:
-        if isinstance(each, dict) and each.get("key") in TYPE_LABELS and each.get("operator") == "In":
-            return [str(value) for value in each.get("values") or ()]
+    for expression in expressions:
+        if isinstance(expression, dict) and expression.get("key") in TYPE_LABELS and expression.get("operator") == "In":
+            return [str(value) for value in expression.get("values") or ()]
     return None
 
 
 def known(names: Sequence[str], where: str) -> list[catalogue.InstanceType]:
     """Return the types of these names. Raises CannotMigrate if one of them is unknown."""
-    found = []
+    specs = []
     for name in names:
         spec = catalogue.lookup(name)
         if spec is None:
             raise CannotMigrate(f"{where}: {name} is not an instance type with Neuron devices{catalogue.nearest(name)}")
-        found.append(spec)
-    return found
+        specs.append(spec)
+    return specs

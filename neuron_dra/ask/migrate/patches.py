@@ -38,25 +38,25 @@ def key(document: Any) -> Key | None:
     return str(document["kind"]), str(meta.get("namespace") or ""), name  # type: ignore[union-attr]
 
 
-def of_each(path: Path | None, documents: list[Any], others: Mapping[Key, Sequence[str]]) -> list[str]:
+def of_each(path: Path | None, documents: list[Any], places_by_object: Mapping[Key, Sequence[str]]) -> list[str]:
     """Return for each document why it must be left alone; empty if it need not.
 
-    `path` is its file's, None for standard input; `others` are the places of the objects of this run that have an old
-    name.
+    `path` is its file's, None for standard input; `places_by_object` has the places of the objects of this run that
+    have an old name.
     """
     named: Sequence[str] = ()
     if path is not None and has_old(documents):
         named = list(kustomized.uses(path, has_old))
-    found = []
+    reasons = []
     for document in documents:
-        found.append(_why(document, named, others) if has_old(document) else "")
-    return found
+        reasons.append(_why(document, named, places_by_object) if has_old(document) else "")
+    return reasons
 
 
-def _why(document: Any, named: Sequence[str], others: Mapping[Key, Sequence[str]]) -> str:
-    found = key(document)
-    places = others.get(found, ()) if found is not None else ()
-    if found is not None and len(places) > 1:
+def _why(document: Any, named: Sequence[str], places_by_object: Mapping[Key, Sequence[str]]) -> str:
+    object_key = key(document)
+    places = places_by_object.get(object_key, ()) if object_key is not None else ()
+    if object_key is not None and len(places) > 1:
         return f"{' and '.join(places)} are about one object, so one is a patch of the other; {leftovers.RENDER}"
     if named:
         return f"{named[0]}; {leftovers.RENDER}"
@@ -65,8 +65,8 @@ def _why(document: Any, named: Sequence[str], others: Mapping[Key, Sequence[str]
 
 def note(document: Any) -> str:
     """Return that a document looks like a patch, though nothing names it as one; empty if it does not."""
-    found = key(document)
-    name = _without_image(document) if found is not None and found[0] in WHOLE else ""
+    object_key = key(document)
+    name = _without_image(document) if object_key is not None and object_key[0] in WHOLE else ""
     if name:
         return f"container {name} has no image; if this is a patch, {leftovers.RENDER}"
     return ""

@@ -42,16 +42,16 @@ class Rewritten:
 def rewrite(document: Any, options: Options) -> Rewritten:
     """Change `document`, a tree without shared parts, in place. Raises BadInput or CannotMigrate."""
     outcome = Rewritten()
-    for where, owner, value in list(_mappings(document, "", {})):
-        resource_api.below_exactly(value, where)
-        resource_api.to_v1(value, where)
-        if isinstance(value.get("resourceClaims"), list):
-            _flatten(value)
-        if isinstance(value.get("containers"), list) or _is_predictor(value, owner):
-            _pod(value, where, owner, options, outcome)
-    for where, owner, value in list(_mappings(document, "", {})):
+    for where, owner, mapping in list(_mappings(document, "", {})):
+        resource_api.below_exactly(mapping, where)
+        resource_api.to_v1(mapping, where)
+        if isinstance(mapping.get("resourceClaims"), list):
+            _flatten(mapping)
+        if isinstance(mapping.get("containers"), list) or _is_predictor(mapping, owner):
+            _pod(mapping, where, owner, options, outcome)
+    for where, owner, mapping in list(_mappings(document, "", {})):
         if str(owner.get("kind")) not in leftovers.COUNTING:
-            _leftover(value, where, options, outcome)
+            _leftover(mapping, where, options, outcome)
     return outcome
 
 
@@ -83,41 +83,41 @@ def _pod(pod: dict[str, Any], where: str, owner: Mapping[str, Any], options: Opt
     if options.scheduler and pod.get("schedulerName") == options.scheduler:
         del pod["schedulerName"]
     inits: list[LimitsDemand] = []
-    others: list[LimitsDemand] = []
+    mains: list[LimitsDemand] = []
     sidecars: list[LimitsDemand] = []
     listed = [*limits.containers(pod, where), *_models(pod, where)]
     for container, at, ends in listed:
-        found = limits.wanted(container, at)
-        if found is None:
+        container_demand = limits.wanted(container, at)
+        if container_demand is None:
             continue
         if ends:
-            inits.append(found)
+            inits.append(container_demand)
         elif ".initContainers[" in at:
-            sidecars.append(found)
+            sidecars.append(container_demand)
         else:
-            others.append(found)
-    if not (inits or others or sidecars):
+            mains.append(container_demand)
+    if not (inits or mains or sidecars):
         return
-    for demand in (*inits, *sidecars, *others):
+    for demand in (*inits, *sidecars, *mains):
         security = demand.container.get("securityContext")
         if isinstance(security, dict) and security.get("privileged") is True:
             outcome.notes.append(
                 f"{demand.where}: the container is privileged, so it sees all Neuron devices of the node, also those "
                 "of other pods; remove privileged: the container gets the files of its own devices without that"
             )
-    init_counts = limits.init_counts(inits, others)
+    init_counts = limits.init_counts(inits, mains)
     types = limits.instance_types(pod) or ((options.instance_type,) if options.instance_type else ())
     specs = limits.known(types, where)
-    counted = [*zip(inits, init_counts, strict=True), *((one, one.count) for one in (*others, *sidecars))]
-    for one, count in counted[len(inits) if others else 0 :]:  # an init container uses what a main container requests
-        _check_served(one, count, specs)
+    counted = [*zip(inits, init_counts, strict=True), *((demand, demand.count) for demand in (*mains, *sidecars))]
+    for demand, count in counted[len(inits) if mains else 0 :]:  # an init container uses what a main container requests
+        _check_served(demand, count, specs)
     if options.names:
-        _ray(owner, where, others)
-        for one, count in counted:
-            _rename(one, count)
+        _ray(owner, where, mains)
+        for demand, count in counted:
+            _rename(demand, count)
         outcome.renamed += len(counted)
     else:
-        _claims(pod, where, owner, [(inits, init_counts), others, sidecars], specs, outcome)
+        _claims(pod, where, owner, [(inits, init_counts), mains, sidecars], specs, outcome)
 
 
 def _is_predictor(value: Mapping[str, Any], owner: Mapping[str, Any]) -> bool:
@@ -131,37 +131,38 @@ def _models(pod: dict[str, Any], where: str) -> Iterator[tuple[dict[str, Any], s
         yield pod["model"], f"{where}.model", False
 
 
-def _check_served(one: LimitsDemand, count: int, specs: list[Any]) -> None:
+def _check_served(demand: LimitsDemand, count: int, specs: list[Any]) -> None:
     """Raise CannotMigrate if no type serves the number: none of those that the pod names, or none at all."""
     from neuron_dra.core import catalogue
 
     if specs:
-        if not any(count in sizes.counts(spec, one.kind) for spec in specs):
-            raise CannotMigrate(f"{one.where}: {sizes.unserved(specs[0], one.kind, count)}")
-    elif not any(count in sizes.counts(spec, one.kind) for spec in catalogue.all_types()):
-        raise CannotMigrate(f"{one.where}: no instance type serves {count} {one.kind}s to one container")
+        if not any(count in sizes.counts(spec, demand.kind) for spec in specs):
+            raise CannotMigrate(f"{demand.where}: {sizes.unserved(specs[0], demand.kind, count)}")
+    elif not any(count in sizes.counts(spec, demand.kind) for spec in catalogue.all_types()):
+        raise CannotMigrate(f"{demand.where}: no instance type serves {count} {demand.kind}s to one container")
 
 
-def _rename(one: LimitsDemand, count: int) -> None:
+def _rename(demand: LimitsDemand, count: int) -> None:
     """Replace the limit, and the request if there is one, by the extended resource of the DeviceClass."""
-    new = sizes.resource_name(one.kind, count)
-    resources = one.container["resources"]
+    new = sizes.resource_name(demand.kind, count)
+    resources = demand.container["resources"]
     for name in ("limits", "requests"):
         values = resources.get(name) or {}
-        if one.name in values:
-            entry = "1" if isinstance(values[one.name], str) else 1
+        if demand.name in values:
+            amount = "1" if isinstance(values[demand.name], str) else 1
             changed: dict[str, Any] = {}  # in the order of the manifest
             for key, value in values.items():
-                if key == one.name:
-                    changed[new] = entry
+                if key == demand.name:
+                    changed[new] = amount
                 elif key != new:
                     changed[key] = value
             resources[name] = changed
 
 
-def _ray(owner: Mapping[str, Any], where: str, others: list[LimitsDemand]) -> None:
+def _ray(owner: Mapping[str, Any], where: str, mains: list[LimitsDemand]) -> None:
     """Keep a Ray group's number of Neuron cores, which KubeRay takes from the limit that is removed."""
-    first = next((one for one in others if one.where == f"{where}.containers[0]" and one.kind == sizes.CORE), None)
+    of_first = (demand for demand in mains if demand.where == f"{where}.containers[0]")
+    first = next((demand for demand in of_first if demand.kind == sizes.CORE), None)
     if first is None or not str(owner.get("apiVersion", "")).startswith("ray.io/"):
         return
     group: Any = owner
@@ -178,10 +179,10 @@ def _ray(owner: Mapping[str, Any], where: str, others: list[LimitsDemand]) -> No
 
 
 def _claims(
-    pod: dict[str, Any], where: str, owner: Mapping[str, Any], found: list[Any], specs: list[Any], outcome: Rewritten
+    pod: dict[str, Any], where: str, owner: Mapping[str, Any], demands: list[Any], specs: list[Any], outcome: Rewritten
 ) -> None:
     """Replace the limits by claims: one for each main container and sidecar, which init containers use too."""
-    (inits, init_counts), others, sidecars = found
+    (inits, init_counts), mains, sidecars = demands
     if not specs:
         raise CannotMigrate(
             f"{where}: claims depend on the instance type; set nodeSelector node.kubernetes.io/instance-type, or pass "
@@ -191,10 +192,10 @@ def _claims(
     namespace = str(meta.get("namespace") or "")
     is_queued = _has_key(owner, claims.QUEUE)
     by_count: dict[int, str] = {}
-    for one in (*others, *sidecars):
-        name = _claim(pod, one, claims.template(one, specs, namespace, is_queued=is_queued), outcome)
-        if one in others:
-            by_count.setdefault(one.count, name)
+    for demand in (*mains, *sidecars):
+        name = _claim(pod, demand, claims.template(demand, specs, namespace, is_queued=is_queued), outcome)
+        if demand in mains:
+            by_count.setdefault(demand.count, name)
     for init, count in zip(inits, init_counts, strict=True):
         if count not in by_count:
             sized = LimitsDemand(init.container, init.where, init.kind, init.name, count)
@@ -210,7 +211,7 @@ def _has_key(value: Any, name: str) -> bool:
     return isinstance(value, list) and any(_has_key(item, name) for item in value)
 
 
-def _claim(pod: dict[str, Any], one: LimitsDemand, template: dict[str, Any], outcome: Rewritten) -> str:
+def _claim(pod: dict[str, Any], demand: LimitsDemand, template: dict[str, Any], outcome: Rewritten) -> str:
     """Add a claim to the pod, give it to the container and return its name."""
     if template not in outcome.templates:
         outcome.templates.append(template)
@@ -218,20 +219,20 @@ def _claim(pod: dict[str, Any], one: LimitsDemand, template: dict[str, Any], out
     listed = pod.setdefault("resourceClaims", [])
     if not isinstance(listed, list):
         raise BadInput(f"resourceClaims is {listed!r:.60}, not a list")
-    taken = {each.get("name") for each in listed if isinstance(each, dict)}
-    stem = f"neurons-{one.container.get('name') or 'model'}"[: DNS_LABEL - 3].rstrip("-")
+    taken = {pod_claim.get("name") for pod_claim in listed if isinstance(pod_claim, dict)}
+    stem = f"neurons-{demand.container.get('name') or 'model'}"[: DNS_LABEL - 3].rstrip("-")
     name = next(name for name in (stem, *(f"{stem}-{n}" for n in range(2, 99))) if name not in taken)
     listed.append({"name": name, "resourceClaimTemplateName": template["metadata"]["name"]})
-    _use(one, name)
+    _use(demand, name)
     return name
 
 
-def _use(one: LimitsDemand, claim: str) -> None:
+def _use(demand: LimitsDemand, claim: str) -> None:
     """Let a container use a claim in place of its limit."""
-    resources = one.container["resources"]
+    resources = demand.container["resources"]
     for name in ("limits", "requests"):
         if isinstance(resources.get(name), dict):
-            resources[name].pop(one.name, None)
+            resources[name].pop(demand.name, None)
             if not resources[name]:
                 del resources[name]
     resources["claims"] = [*(resources.get("claims") or []), {"name": claim}]
@@ -241,15 +242,15 @@ def _leftover(value: dict[str, Any], where: str, options: Options, outcome: Rewr
     """Rewrite resources that are of no list of containers, such as those of KServe's model, of a TrainJob's nodes or in
     the values of a Helm chart. Their pod is not known."""
     listed = [value.get(name) for name in ("limits", "requests")]
-    if not any(isinstance(each, dict) and sizes.KINDS.keys() & each.keys() for each in listed):
+    if not any(isinstance(amounts, dict) and sizes.KINDS.keys() & amounts.keys() for amounts in listed):
         return
     container = {"resources": value}
     at = where.removesuffix(".resources") or "the document"
-    found = limits.wanted(container, at, where or at)
-    if found is None:
+    demand = limits.wanted(container, at, where or at)
+    if demand is None:
         return
     if not options.names:
         raise CannotMigrate(f"{where}: this is no list of containers, so a claim has no place; write it by hand")
-    _check_served(found, found.count, limits.known([options.instance_type] if options.instance_type else [], where))
-    _rename(found, found.count)
+    _check_served(demand, demand.count, limits.known([options.instance_type] if options.instance_type else [], where))
+    _rename(demand, demand.count)
     outcome.renamed += 1

@@ -78,31 +78,31 @@ def run(args: argparse.Namespace) -> int:
     for name in names:
         files += object_files.read(name, "FILE")
     if args.fleet:
-        found, namespace = (None, args.namespace or "default")
+        cluster_snapshot, namespace = None, args.namespace or "default"
     else:
-        found, namespace = source.load(args)
-    wanted = manifests.expand(files, namespace)
-    made = build([*wanted.objects, *wanted.pods, *wanted.daemons])  # checks the fields
-    if not wanted.pods and not wanted.daemons:
-        raise SettingsError(f"{', '.join(names)}: no pods to place" + "".join(f"; {n}" for n in wanted.notes))
-    snapshot = found or _imagined(args, made)
-    own = annotated.workloads(wanted, snapshot)
-    workloads = build([*wanted.workloads, *own.objects]).all("NeuronUltraServerWorkload")
+        cluster_snapshot, namespace = source.load(args)
+    expanded = manifests.expand(files, namespace)
+    checked = build([*expanded.objects, *expanded.pods, *expanded.daemons])  # checks the fields
+    if not expanded.pods and not expanded.daemons:
+        raise SettingsError(f"{', '.join(names)}: no pods to place" + "".join(f"; {n}" for n in expanded.notes))
+    snapshot = cluster_snapshot or _imagined(args, checked)
+    annotated_jobs = annotated.workloads(expanded, snapshot)
+    workloads = build([*expanded.workloads, *annotated_jobs.objects]).all("NeuronUltraServerWorkload")
     reserved = reservations.reserve(workloads, snapshot, datetime.datetime.now(datetime.UTC))
     daemons: list[Wire] = []
-    for pod in wanted.daemons:
-        daemons += simulation.on_each_node(made.objects[key_of(pod)], snapshot)
-    pods = [*daemons, *(made.objects[key_of(pod)] for pod in wanted.pods)]
+    for daemon in expanded.daemons:
+        daemons += simulation.on_each_node(checked.objects[key_of(daemon)], snapshot)
+    pods = [*daemons, *(checked.objects[key_of(pod)] for pod in expanded.pods)]
     rules = _rules(args, snapshot)
-    templates = {key_of(pod) for pod in wanted.daemons}
-    used = [item for key, item in made.objects.items() if key not in templates]
-    world = World(snapshot.changed([*used, *daemons, *reserved.objects]), proposes=False, rules=rules)
+    daemon_keys = {key_of(daemon) for daemon in expanded.daemons}
+    added = [raw_object for key, raw_object in checked.objects.items() if key not in daemon_keys]
+    world = World(snapshot.changed([*added, *daemons, *reserved.objects]), proposes=False, rules=rules)
     trial = simulation.Simulation(world)
     outcomes = trial.run(pods)
     notes = [
-        *wanted.notes,
+        *expanded.notes,
         *(_without_interfaces(outcomes) if args.fleet else ()),
-        *own.notes,
+        *annotated_jobs.notes,
         *reserved.notes,
         *filter(None, [unseen.note(snapshot)]),
         *([OLD_NOTE] if rules.permutations else _faults(args)),
@@ -112,13 +112,14 @@ def run(args: argparse.Namespace) -> int:
         "among nodes that serve a pod equally well, the scheduler may choose another one",
     ]
     if args.output in ("json", "yaml"):
-        terminal.write_data("PodOutcome", [_data(each, trial.world) for each in outcomes], args.output, notes=notes)
+        rows = [_data(outcome, trial.world) for outcome in outcomes]
+        terminal.write_data("PodOutcome", rows, args.output, notes=notes)
     else:
         terminal.write(_lines(trial.world, outcomes, wide=args.output == "wide"))
         terminal.write(terminal.wrapped(_summary(outcomes, simulation.held(trial.world))))
         for note in notes:
             terminal.write(terminal.wrapped(note, first="note: ", rest="      "))
-    if all(each.runs for each in outcomes):
+    if all(outcome.runs for outcome in outcomes):
         return 0
     return 1
 
@@ -127,12 +128,12 @@ def _without_interfaces(outcomes: Sequence[PodOutcome]) -> list[str]:
     """Return the note about devices of other drivers that an imagined fleet lacks, if a pod waits for some."""
     from neuron_dra.ask.world.imagined import EFA, EFA_CLASS, EFA_DRIVER
 
-    for each in outcomes:
-        if each.finding is None or each.finding.code not in ("ClassMissing", "DriverNotSeen"):
+    for outcome in outcomes:
+        if outcome.finding is None or outcome.finding.code not in ("ClassMissing", "DriverNotSeen"):
             continue
-        if "names no DeviceClass" in each.finding.text:
+        if "names no DeviceClass" in outcome.finding.text:
             continue
-        if EFA_CLASS in each.finding.text or EFA_DRIVER in each.finding.text:
+        if EFA_CLASS in outcome.finding.text or EFA_DRIVER in outcome.finding.text:
             return [f"nodes of --fleet have EFA interfaces with the word {EFA} after their type"]
         return [
             f"nodes of --fleet have Neuron devices and, with {EFA} after their type, EFA interfaces; others are not "
@@ -149,11 +150,11 @@ def _rules(args: argparse.Namespace, snapshot: Snapshot) -> Semantics:
 
     if args.fleet:
         return semantics.of(versions.parse(args.kubernetes or ""))
-    found = semantics.of(server.version(snapshot))
-    return dataclasses.replace(found, taints=server.rules(snapshot).taints)
+    rules = semantics.of(server.version(snapshot))
+    return dataclasses.replace(rules, taints=server.rules(snapshot).taints)
 
 
-def _imagined(args: argparse.Namespace, wanted: Snapshot) -> Snapshot:
+def _imagined(args: argparse.Namespace, checked: Snapshot) -> Snapshot:
     """Return the fleet of --fleet, with the connected sets that manifests request."""
     for flag in ("snapshot", "kubeconfig", "context"):
         if getattr(args, flag):
@@ -172,7 +173,7 @@ def _imagined(args: argparse.Namespace, wanted: Snapshot) -> Snapshot:
             f"--fleet {args.fleet}: there is no such file; or write a fleet, such as '4 x trn2.48xlarge'"
         )
     shown = f"--fleet {args.fleet}" if is_file else "--fleet"
-    sets = () if _faults(args) else imagined.requested_sets(wanted)
+    sets = () if _faults(args) else imagined.requested_sets(checked)
     return snapshot.build(imagined.fleet(text, shown, sets, shared=True))
 
 
@@ -211,21 +212,21 @@ def _of_the_scheduler(world: World, version: str) -> list[str]:
     from neuron_dra.core import releases
 
     versioned = world.following(dataclasses.replace(world.snapshot, version=version), frozenset())
-    found = known_faults.present(versioned)
-    return [each.text for each in found if each.objects and each.fault.component == releases.SCHEDULER]
+    present_faults = known_faults.present(versioned)
+    return [fault.text for fault in present_faults if fault.objects and fault.fault.component == releases.SCHEDULER]
 
 
 def _lines(world: World, outcomes: Sequence[PodOutcome], *, wide: bool) -> list[str]:
     from neuron_dra.ask.render import report_text, terminal, words
 
     shown = outcomes if wide else outcomes[:SHOWN]
-    shared = {key for each in outcomes for key in each.shared}
+    shared = {key for outcome in outcomes for key in outcome.shared}
     rows = [["POD", "NODE", "GETS"]]
     variables: dict[str, None] = {}
-    for each in shown:
-        node = each.placement.node if each.placement else ""
-        sights = _sights(each, world)
-        rows.append([_name(each), node or "-", _gets(each, sights, world, shared)])
+    for outcome in shown:
+        node = outcome.placement.node if outcome.placement else ""
+        sights = _sights(outcome, world)
+        rows.append([_name(outcome), node or "-", _gets(outcome, sights, world, shared)])
         if wide:
             rows += [[f"  {sight.container}", "", sight.text(world.type_of(node))] for sight in sights]
         for sight in sights:
@@ -236,42 +237,42 @@ def _lines(world: World, outcomes: Sequence[PodOutcome], *, wide: bool) -> list[
         lines.append(f"and {words.count(len(outcomes) - len(shown), 'more pod')}: -o wide")
     for text in () if wide else list(variables)[:MOST_CAUSES]:
         lines += terminal.wrapped(text, rest="  ")
-    failed = {_cause(each): each for each in reversed(outcomes) if not each.runs}
-    number = Counter(_cause(each) for each in outcomes if not each.runs)
+    failed = {_cause(outcome): outcome for outcome in reversed(outcomes) if not outcome.runs}
+    number = Counter(_cause(outcome) for outcome in outcomes if not outcome.runs)
     for text in list(number)[:MOST_CAUSES]:
         outcome = failed[text]
         lines += ["", *terminal.wrapped(f"{words.count(number[text], 'pod')} cannot run: {text}", rest="  ")]
         lines += report_text.details(outcome.finding) if outcome.finding else []
-        for other in outcome.also:
-            lines += terminal.wrapped(f"also: {other}", rest="  ")
+        for also_text in outcome.also:
+            lines += terminal.wrapped(f"also: {also_text}", rest="  ")
     return [*lines, ""]
 
 
-def _summary(outcomes: Sequence[PodOutcome], held: Mapping[str, tuple[int, int]]) -> str:
+def _summary(outcomes: Sequence[PodOutcome], held_by_unit: Mapping[str, tuple[int, int]]) -> str:
     """Return how many pods run, and how much is held then, each with its unit."""
     from neuron_dra.ask.render import words
 
     parts = []
-    for unit, (taken, published) in held.items():
+    for unit, (taken, published) in held_by_unit.items():
         parts.append(f"{taken} of {words.count(published, unit)}")
-    placed = sum(each.runs for each in outcomes)
+    placed = sum(outcome.runs for outcome in outcomes)
     text = " and ".join(parts) or "0 of 0 devices"
-    is_one = [published for _, published in held.values()] == [1]
+    is_one = [published for _, published in held_by_unit.values()] == [1]
     return f"{placed} of {len(outcomes)} pods run; {text} {'is' if is_one else 'are'} held"
 
 
-def _sights(each: PodOutcome, world: World) -> list[ContainerSight]:
+def _sights(outcome: PodOutcome, world: World) -> list[ContainerSight]:
     """Return what each container of a pod sees that runs; `world` is the one in which it has its devices."""
     from neuron_dra.ask.read.snapshot import key_of
     from neuron_dra.ask.world import container_sight
 
-    placed = world.snapshot.objects.get(key_of(each.pod))
-    if not each.runs or each.placement is None or placed is None:
+    placed = world.snapshot.objects.get(key_of(outcome.pod))
+    if not outcome.runs or outcome.placement is None or placed is None:
         return []
-    return container_sight.sights(placed, world.claims_of(placed), world.type_of(each.placement.node))
+    return container_sight.sights(placed, world.claims_of(placed), world.type_of(outcome.placement.node))
 
 
-def _gets(each: PodOutcome, sights: Sequence[ContainerSight], world: World, shared: Collection[Key]) -> str:
+def _gets(outcome: PodOutcome, sights: Sequence[ContainerSight], world: World, shared: Collection[Key]) -> str:
     """Return the devices of a pod and the containers that see others than all of them, or why it has none.
 
     `shared` are the claims that several pods use.
@@ -280,46 +281,46 @@ def _gets(each: PodOutcome, sights: Sequence[ContainerSight], world: World, shar
     from neuron_dra.ask.render import words
     from neuron_dra.core.names import DRIVER
 
-    if each.placement is None:
+    if outcome.placement is None:
         return "waits"
-    if not each.runs:
+    if not outcome.runs:
         return "rejected by the driver"
-    spec = world.type_of(each.placement.node)
-    own, common = each.devices(shared)
+    spec = world.type_of(outcome.placement.node)
+    own, common = outcome.devices(shared)
     texts = [words.devices(own, spec)] if own else []
     if common:
         texts.append(f"{words.devices(common, spec)} (shared)")
     text = ", ".join(texts)
-    claims = world.claims_of(world.snapshot.objects[key_of(each.pod)])
-    ours = {result.device for claim in claims for result in claim.seen.results if result.driver == DRIVER}
+    claims = world.claims_of(world.snapshot.objects[key_of(outcome.pod)])
+    own_devices = {result.device for claim in claims for result in claim.seen.results if result.driver == DRIVER}
     seeing = [sight for sight in sights if sight.devices or sight.sees_all]
-    if ours and not seeing:
+    if own_devices and not seeing:
         return f"nothing (holds {text})"
-    if not ours or (len(seeing) == 1 and set(seeing[0].devices) == ours):
+    if not own_devices or (len(seeing) == 1 and set(seeing[0].devices) == own_devices):
         return text
     parts = [f"{sight.container}: {words.devices(sight.devices, spec) or 'nothing'}" for sight in seeing]
     return f"{text} ({'; '.join(parts)})"
 
 
-def _cause(each: PodOutcome) -> str:
-    if each.finding:
-        return each.finding.text
-    return f"the driver would reject the claim: {each.rejected}"
+def _cause(outcome: PodOutcome) -> str:
+    if outcome.finding:
+        return outcome.finding.text
+    return f"the driver would reject the claim: {outcome.rejected}"
 
 
-def _name(each: PodOutcome) -> str:
-    meta = each.pod["metadata"]
+def _name(outcome: PodOutcome) -> str:
+    meta = outcome.pod["metadata"]
     return f"{meta['namespace']}/{meta['name']}"
 
 
-def _data(each: PodOutcome, world: World) -> dict[str, Any]:
-    placed = each.placement
-    sights = _sights(each, world)
+def _data(outcome: PodOutcome, world: World) -> dict[str, Any]:
+    placed = outcome.placement
+    sights = _sights(outcome, world)
     return {
-        "pod": _name(each),
-        "runs": each.runs,
+        "pod": _name(outcome),
+        "runs": outcome.runs,
         **({"node": placed.node, "allocations": dict(placed.allocations)} if placed else {}),
         **({"containers": [sight.to_wire() for sight in sights]} if sights else {}),
-        **({"cause": each.finding.to_wire()} if each.finding else {}),
-        **({"rejected": each.rejected} if each.rejected else {}),
+        **({"cause": outcome.finding.to_wire()} if outcome.finding else {}),
+        **({"rejected": outcome.rejected} if outcome.rejected else {}),
     }

@@ -41,7 +41,7 @@ class ReservedObjects:
 
 def reserve(workloads: Iterable[Wire], snapshot: Snapshot, now: datetime.datetime) -> ReservedObjects:
     """Return the snapshot's changes after the controller has handled the workloads at `now`, in their order."""
-    found = ReservedObjects()
+    reserved_objects = ReservedObjects()
     world = World(snapshot, proposes=False)
     taken: set[str] = set()
     types = {node.type for node in fleet.nodes(world)}
@@ -58,11 +58,11 @@ def reserve(workloads: Iterable[Wire], snapshot: Snapshot, now: datetime.datetim
         elif not 1 <= number <= GROUPS_AT_MOST:
             text = f"spec.serverCount is {number}: write 1 to {GROUPS_AT_MOST}"
         if text:
-            found.objects.append(_waiting(workload, "InvalidSpec", text))
-            found.notes.append(f"{name}: not reserved: {text}")
+            reserved_objects.objects.append(_waiting(workload, "InvalidSpec", text))
+            reserved_objects.notes.append(f"{name}: not reserved: {text}")
             continue
-        wanted = spec.get("instanceType")
-        free = list(_slots(world, wanted, size, taken))
+        instance_type = spec.get("instanceType")
+        free = list(_slots(world, instance_type, size, taken))
         needed = NeededTime.by(spec, now)
         lasting = []
         for slot in free:
@@ -76,35 +76,35 @@ def reserve(workloads: Iterable[Wire], snapshot: Snapshot, now: datetime.datetim
             if len(free) >= number:
                 reason = "BlockEndsTooSoon"
                 text += f", {len(slots)} of them in capacity blocks that last {_how_long(needed)}"
-            elif wanted and wanted not in types:
-                text += f": there is no node of type {wanted}"
+            elif instance_type and instance_type not in types:
+                text += f": there is no node of type {instance_type}"
             elif world.spares:
                 text += f"; {words.count(len(world.spares), 'node')} are spares, kept for groups that must move"
-            found.objects.append(_waiting(workload, reason, text))
-            found.notes.append(f"{name}: not reserved: {text}")
+            reserved_objects.objects.append(_waiting(workload, reason, text))
+            reserved_objects.notes.append(f"{name}: not reserved: {text}")
             continue
         chosen: list[NodeView] = []
         for slot in slots:
             chosen += slot
         taken |= {node.name for node in chosen}
-        found.objects += _tagged(world, workload, chosen)
+        reserved_objects.objects += _tagged(world, workload, chosen)
         whole = all(device.number is None for node in chosen for device in node.devices)
-        found.objects.append(_template(workload, size, whole=whole))
+        reserved_objects.objects.append(_template(workload, size, whole=whole))
         reserved = words.listed((node.name for node in chosen), 8)
-        found.notes.append(f"{name}: {groups} reserved: {reserved}; the controller may choose others")
-    return found
+        reserved_objects.notes.append(f"{name}: {groups} reserved: {reserved}; the controller may choose others")
+    return reserved_objects
 
 
 def _number_of_groups(spec: Wire) -> int:
-    wanted = spec.get("serverCount")
-    return 1 if wanted is None else int(wanted)
+    server_count = spec.get("serverCount")
+    return 1 if server_count is None else int(server_count)
 
 
 def _how_long(needed: NeededTime) -> str:
     return f"{needed.duration} (spec.expectedDuration)" if needed.duration else "at all"
 
 
-def _slots(world: World, wanted: str | None, size: int, taken: set[str]) -> Iterator[Sequence[NodeView]]:
+def _slots(world: World, instance_type: str | None, size: int, taken: set[str]) -> Iterator[Sequence[NodeView]]:
     """Yield free groups of nodes of one UltraServer, those of UltraServers with the fewest free nodes first."""
     servers: dict[str, list[NodeView]] = defaultdict(list)
     for node in fleet.nodes(world):
@@ -112,9 +112,9 @@ def _slots(world: World, wanted: str | None, size: int, taken: set[str]) -> Iter
             continue
         free = node.free == len(node.devices) and node.name not in taken and not node.spare
         name = _value(node, GROUPS)
-        if free and (name is not None or size == 1) and wanted in (None, "", node.type):
+        if free and (name is not None or size == 1) and instance_type in (None, "", node.type):
             servers[str(name or node.name)].append(node)
-    for _, free_nodes in sorted(servers.items(), key=lambda each: len(each[1])):
+    for _, free_nodes in sorted(servers.items(), key=lambda id_and_nodes: len(id_and_nodes[1])):
         by_position = {int(str(_value(node, POSITIONS) or 0)): node for node in free_nodes}
         if size == 1:
             yield from ([node] for node in free_nodes)
@@ -152,24 +152,24 @@ def _tagged(world: World, workload: Wire, nodes: Sequence[NodeView]) -> Iterator
     """Yield the slices of the nodes with the workload's tag."""
     tag = _tag(workload)
     for node in nodes:
-        for item in world.slices_of(node.name):
-            if item["spec"]["driver"] == names.DRIVER:
+        for raw_slice in world.slices_of(node.name):
+            if raw_slice["spec"]["driver"] == names.DRIVER:
                 devices = []
-                for device in item["spec"].get("devices") or ():
+                for device in raw_slice["spec"].get("devices") or ():
                     devices.append(tagged(device, tag))
-                yield {**item, "spec": {**item["spec"], "devices": devices}}
+                yield {**raw_slice, "spec": {**raw_slice["spec"], "devices": devices}}
 
 
 def _template(workload: Wire, size: int, *, whole: bool) -> Obj:
     """Return the ResourceClaimTemplate that the controller makes: one reserved node for each claim."""
     meta = workload["metadata"]
     own = f"device.attributes['{names.DRIVER}']"
-    mine = f"has({own}.workloadUid) && {own}.workloadUid == '{_uid(workload)}' && {own}.workloadPhase == 'Bound'"
+    selector = f"has({own}.workloadUid) && {own}.workloadUid == '{_uid(workload)}' && {own}.workloadPhase == 'Bound'"
     amount: dict[str, Any] = {"allocationMode": "ExactCount", "count": 1} if whole else {"allocationMode": "All"}
     exactly = {
         "deviceClassName": names.WORKLOAD_CLASS,
         **amount,
-        "selectors": [{"cel": {"expression": mine}}],
+        "selectors": [{"cel": {"expression": selector}}],
     }
     parameters = {
         "apiVersion": f"{names.DRIVER}/v1",

@@ -61,7 +61,7 @@ class PodOutcome:
 
 
 def _devices(allocations: Iterable[Wire]) -> list[str]:
-    results = itertools.chain.from_iterable(each["devices"].get("results") or () for each in allocations)
+    results = itertools.chain.from_iterable(allocation["devices"].get("results") or () for allocation in allocations)
     return [result["device"] for result in results]
 
 
@@ -104,34 +104,34 @@ class Simulation:
                 outcomes = self._gang(mates[namespace, group], group, least)
             else:
                 outcomes = [self._one(pod)]
-            done |= {key_of(each.pod): each for each in outcomes}
+            done |= {key_of(outcome.pod): outcome for outcome in outcomes}
         return [done[key_of(pod)] for pod in listed]
 
     def _gang(self, pods: Sequence[Wire], group: str, least: int) -> list[PodOutcome]:
         """Place the pods of a gang, if at least so many of them fit at once; else none of them."""
         trial = self._copy()
         outcomes = [trial._one(pod) for pod in pods]
-        fit = sum(each.runs for each in outcomes)
+        fit = sum(outcome.runs for outcome in outcomes)
         namespace = pods[0]["metadata"].get("namespace") or ""
         if fit + gangs.running(self._world.snapshot, namespace, group) >= least:
             self.__dict__.update(trial.__dict__)
             return outcomes
-        first = next((each.finding for each in outcomes if each.finding is not None), None)
+        first = next((outcome.finding for outcome in outcomes if outcome.finding is not None), None)
         why = f": {first.text}" if first is not None else ""
         finding = Finding(
             "GangWaits", f"PodGroup {group} needs {least} pods at once, and {fit} of {len(pods)} fit{why}"
         )
-        undecided = any(each.undecided for each in outcomes)
+        undecided = any(outcome.undecided for outcome in outcomes)
         return [PodOutcome(pod, None, finding, undecided=undecided) for pod in pods]
 
     def _copy(self) -> Simulation:
         """Return a simulation that goes on from here, and changes nothing here."""
-        other = Simulation(self._world, explains=self._explains)
-        other._waiting, other._used = list(self._waiting), set(self._used)
-        other._room = self._room.copy()
-        other._left = {key: list(nodes) for key, nodes in self._left.items()}
-        other._failed = dict(self._failed)
-        return other
+        copied = Simulation(self._world, explains=self._explains)
+        copied._waiting, copied._used = list(self._waiting), set(self._used)
+        copied._room = self._room.copy()
+        copied._left = {key: list(nodes) for key, nodes in self._left.items()}
+        copied._failed = dict(self._failed)
+        return copied
 
     @property
     def world(self) -> World:
@@ -162,10 +162,10 @@ class Simulation:
         """Return True if the pod's claims are its own, and their first solution on a node is as good as any."""
         if self._world.snapshot.all("ResourceQuota"):
             return False
-        for each in claims:
-            if each.template is None or each.claim is None:
+        for pod_claim in claims:
+            if pod_claim.template is None or pod_claim.claim is None:
                 return False
-            devices = each.claim["spec"].get("devices") or {}
+            devices = pod_claim.claim["spec"].get("devices") or {}
             if any(request.get("firstAvailable") for request in devices.get("requests") or ()):
                 return False
         return True
@@ -182,16 +182,16 @@ class Simulation:
             world = self._world
             admitting = [node for node in world.nodes.values() if not nodes.objection(pod, model.node(node))]
             self._left[key] = admitting[::-1]  # taken from its end
-        left = self._left[key]
-        wanted = [model.claim(each.claim) for each in claims if each.claim is not None]
-        while left:
-            node = model.node(left[-1])
-            if not self._room.lacking(pod, left[-1]):
-                found = allocator.allocate(node, wanted, world.inventory, world.classes, self._used, world.memo)
-                if not isinstance(found, Failure):
-                    made = zip((claim.name for claim in wanted), found.allocations, strict=True)
-                    return Placement(node.name, dict(made))
-            left.pop()  # the cluster only fills up: what does not fit now never will
+        remaining_nodes = self._left[key]
+        demands = [model.claim(pod_claim.claim) for pod_claim in claims if pod_claim.claim is not None]
+        while remaining_nodes:
+            node = model.node(remaining_nodes[-1])
+            if not self._room.lacking(pod, remaining_nodes[-1]):
+                allocation = allocator.allocate(node, demands, world.inventory, world.classes, self._used, world.memo)
+                if not isinstance(allocation, Failure):
+                    allocation_by_name = zip((claim.name for claim in demands), allocation.allocations, strict=True)
+                    return Placement(node.name, dict(allocation_by_name))
+            remaining_nodes.pop()  # the cluster only fills up: what does not fit now never will
         return None
 
     def _slow(self, pod: Wire) -> PodOutcome:
@@ -205,9 +205,10 @@ class Simulation:
             message, undecided = placement.message, placement.undecided
         if not self._explains:
             return PodOutcome(pod, None, Finding("Unschedulable", message), undecided=undecided)
-        found = situations.waiting(world.after([pod]), pod)
-        first, *others = found
-        also = [each.text for each in others if each.code in causes.REQUESTS] if first.code in causes.REQUESTS else []
+        first, *other_findings = situations.waiting(world.after([pod]), pod)
+        also: list[str] = []
+        if first.code in causes.REQUESTS:
+            also = [finding.text for finding in other_findings if finding.code in causes.REQUESTS]
         return PodOutcome(pod, None, first, also=tuple(also), undecided=undecided)
 
     def _keep(self, world: World, pod: Wire, placement: Placement) -> PodOutcome:
@@ -216,7 +217,7 @@ class Simulation:
         shared = {key_of(claim): claim["status"]["allocation"] for claim in trials.allocated(world, pod)}
         placed = placing.placed_objects(world, pod, placement)
         self._waiting += placed
-        claims = [item for item in placed if item["kind"] == "ResourceClaim"]
+        claims = [placed_object for placed_object in placed if placed_object["kind"] == "ResourceClaim"]
         self._used |= allocator.devices_in_use(claims)
         self._room.add(placed[-1])
         return PodOutcome(pod, placement, rejected=trials.refused(world, pod, placement), shared=shared)
@@ -228,20 +229,20 @@ def held(world: World) -> dict[str, tuple[int, int]]:
     The unit is a device, or a node that is published as a whole.
     """
     published: Counter[str] = Counter()
-    for item in world.snapshot.all("ResourceSlice"):
-        if item["spec"]["driver"] == names.DRIVER:
-            for each in item["spec"].get("devices") or ():
-                if not members.is_partition(each["name"]):
-                    published[_unit(each["name"])] += 1
+    for raw_slice in world.snapshot.all("ResourceSlice"):
+        if raw_slice["spec"]["driver"] == names.DRIVER:
+            for raw_device in raw_slice["spec"].get("devices") or ():
+                if not members.is_partition(raw_device["name"]):
+                    published[_unit(raw_device["name"])] += 1
     used: set[tuple[str, str]] = set()
     for device in world.in_use:
         if device.driver == names.DRIVER:
             parts = members.of(device.device, world.type_of(device.pool))
             if parts is not None:
-                own = [f"{names.DEVICE_PREFIX}{each}" for each in parts.ids]
+                own = [f"{names.DEVICE_PREFIX}{device_id}" for device_id in parts.ids]
             else:
                 own = [device.device]
-            used |= {(device.pool, each) for each in own}
+            used |= {(device.pool, name) for name in own}
     taken = Counter(_unit(name) for _, name in used)
     return {unit: (taken[unit], number) for unit, number in sorted(published.items())}
 
@@ -262,8 +263,8 @@ def on_each_node(daemon: Wire, snapshot: Snapshot) -> Iterator[Wire]:
     """Yield the pods of a DaemonSet: one for each node on which it may run, bound to it by its affinity."""
     spec = daemon["spec"]
     tolerated = []
-    for each in TOLERATED:
-        tolerated.append({"key": f"node.kubernetes.io/{each}", "operator": "Exists"})
+    for taint_name in TOLERATED:
+        tolerated.append({"key": f"node.kubernetes.io/{taint_name}", "operator": "Exists"})
     every = {**daemon, "spec": {**spec, "tolerations": [*(spec.get("tolerations") or ()), *tolerated]}}
     for node in snapshot.all("Node"):
         if nodes.objection(every, model.node(node)):

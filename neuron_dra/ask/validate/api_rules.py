@@ -30,19 +30,19 @@ Problems = Iterator[tuple[str, str]]
 """Path and text of what is wrong."""
 
 
-def of_object(where: str, item: Wire) -> Iterator[ManifestProblem]:
+def of_object(where: str, raw_object: Wire) -> Iterator[ManifestProblem]:
     """Yield what the API server rejects in an object whose fields have the right types."""
-    for path, text in _problems(item):
+    for path, text in _problems(raw_object):
         yield ManifestProblem(where, "ApiRejects", f"{path}: {text}")
 
 
-def _problems(item: Wire) -> Problems:
-    kind, group = str(item.get("kind")), str(item.get("apiVersion")).rpartition("/")[0]
-    spec = _mapping(item.get("spec"))
+def _problems(raw_object: Wire) -> Problems:
+    kind, group = str(raw_object.get("kind")), str(raw_object.get("apiVersion")).rpartition("/")[0]
+    spec = _mapping(raw_object.get("spec"))
     if group == "resource.k8s.io" and kind == "ResourceClaim":
-        yield from _claim(spec, "spec", item)
+        yield from _claim(spec, "spec", raw_object)
     elif group == "resource.k8s.io" and kind == "ResourceClaimTemplate":
-        yield from _claim(_mapping(spec.get("spec")), "spec.spec", item)
+        yield from _claim(_mapping(spec.get("spec")), "spec.spec", raw_object)
     elif group == "resource.k8s.io" and kind == "DeviceClass":
         for rule in (_selectors, _config):
             yield from rule(spec, "spec")
@@ -58,7 +58,7 @@ def _problems(item: Wire) -> Problems:
         yield from _job(_mapping(_mapping(spec.get("jobTemplate")).get("spec")), "spec.jobTemplate.spec")
 
 
-def _claim(spec: Wire, path: str, item: Wire) -> Problems:
+def _claim(spec: Wire, path: str, raw_object: Wire) -> Problems:
     devices = _mapping(spec.get("devices"))
     requests = _list(devices.get("requests"))
     at = f"{path}.devices"
@@ -66,18 +66,18 @@ def _claim(spec: Wire, path: str, item: Wire) -> Problems:
         if len(_list(devices.get(name))) > _MOST_REQUESTS:
             yield f"{at}.{name}", f"it has {len(devices[name])} items; write at most {_MOST_REQUESTS}"
     yield from _names(requests, f"{at}.requests", _LABEL)
-    has_exactly = not str(item.get("apiVersion")).endswith("v1beta1")
+    has_exactly = not str(raw_object.get("apiVersion")).endswith("v1beta1")
     for index, request in enumerate(requests):
         yield from _request(request, f"{at}.requests[{index}]", has_exactly=has_exactly)
-    known = set(_request_names(requests))
+    request_names = set(_request_names(requests))
     for field in ("constraints", "config"):
         for index, entry in enumerate(_list(devices.get(field))):
             for request_name in entry.get("requests") or ():
-                if request_name not in known:
-                    have = ", ".join(sorted(known)) or "none"
+                if request_name not in request_names:
+                    have = ", ".join(sorted(request_names)) or "none"
                     yield f"{at}.{field}[{index}].requests", f"there is no request {request_name}; the claim has {have}"
-    for index, entry in enumerate(_list(devices.get("constraints"))):
-        attributes = [entry[name] for name in ("matchAttribute", "distinctAttribute") if entry.get(name)]
+    for index, constraint in enumerate(_list(devices.get("constraints"))):
+        attributes = [constraint[name] for name in ("matchAttribute", "distinctAttribute") if constraint.get(name)]
         if not attributes:
             yield f"{at}.constraints[{index}].matchAttribute", "it is required"
         for attribute in attributes:

@@ -8,17 +8,17 @@ from neuron_dra.core import devices, names
 
 def known() -> dict[str, list[str]]:
     """Return the attributes by domain."""
-    found: dict[str, list[str]] = {}
-    for each in (*devices.ATTRIBUTES, *devices.TAGS, *devices.SIZES, *devices.MARKS):
-        domain, _, name = each.name.rpartition("/")
-        found.setdefault(domain or names.DRIVER, []).append(name)
-    return found
+    names_by_domain: dict[str, list[str]] = {}
+    for attribute in (*devices.ATTRIBUTES, *devices.TAGS, *devices.SIZES, *devices.MARKS):
+        domain, _, name = attribute.name.rpartition("/")
+        names_by_domain.setdefault(domain or names.DRIVER, []).append(name)
+    return names_by_domain
 
 
 def unknown(domain: str, name: str) -> str:
     """Return a message if no node publishes an attribute of a known domain; empty if one does, or might."""
-    found = known()
-    if domain not in found or name in found[domain]:
+    names_by_domain = known()
+    if domain not in names_by_domain or name in names_by_domain[domain]:
         return ""
-    near = words.nearest(name, found[domain])
+    near = words.nearest(name, names_by_domain[domain])
     return f"no device publishes {domain}/{name}" + (f", did you mean {near}?" if near else "")

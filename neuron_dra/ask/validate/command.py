@@ -53,77 +53,79 @@ def run(args: argparse.Namespace) -> int:
     problems: list[tuple[str, ManifestProblem]] = []
     read = [(name, object_files.read(name, "FILE")) for name in source.files(args)]
     for name, items in read:
-        for item in items:
-            of_item = list(fields.of_object(_named(item), item, version))
-            if not any(not each.warning for each in of_item):  # the rules expect the right types
-                of_item += api_rules.of_object(_named(item), item)
-            problems += [(name, each) for each in of_item]
+        for raw_object in items:
+            of_item = list(fields.of_object(_named(raw_object), raw_object, version))
+            if not any(not problem.warning for problem in of_item):  # the rules expect the right types
+                of_item += api_rules.of_object(_named(raw_object), raw_object)
+            problems += [(name, problem) for problem in of_item]
     try:
         everything = [(name, manifests.expand(items, "default")) for name, items in read]
     except SettingsError:
         if not problems:
             raise
         everything = []  # a field with a wrong type, which was found, keeps the pods from being known
-    made_elsewhere = {each for _, found in everything for each in _generated(found)}
+    made_elsewhere = {template for _, file_manifests in everything for template in _generated(file_manifests)}
     for name, own in everything:
         # Objects may use those of other files; a file's own problems are printed with its name.
-        others: list[Obj] = []
-        for other, found in everything:
-            if other != name:
-                others += found.objects
-        known = snapshot.build([*own.objects, *own.pods, *others], damaged=[])
+        objects_elsewhere: list[Obj] = []
+        for other_name, other_manifests in everything:
+            if other_name != name:
+                objects_elsewhere += other_manifests.objects
+        built = snapshot.build([*own.objects, *own.pods, *objects_elsewhere], damaged=[])
         of_file: list[ManifestProblem] = []
-        is_mistyped = any(file == name and each.code == "FieldType" for file, each in problems)
-        for damaged in known.damaged:
+        is_mistyped = any(file == name and problem.code == "FieldType" for file, problem in problems)
+        for damaged in built.damaged:
             where = f"{damaged.kind} {damaged.key}"
             if not is_mistyped:  # the same fault, which has its path in the manifest there
                 of_file.append(ManifestProblem(where, "Malformed", damaged.why))
-        keys = [snapshot.key_of(item) for item in (*own.objects, *own.pods)]
-        mine = {snapshot.named(known.objects[key]) for key in keys if key in known.objects}
-        malformed = {(each.kind, each.namespace, each.name) for each in known.damaged}
+        keys = [snapshot.key_of(raw_object) for raw_object in (*own.objects, *own.pods)]
+        own_names = {snapshot.named(built.objects[key]) for key in keys if key in built.objects}
+        malformed = {
+            (damaged_object.kind, damaged_object.namespace, damaged_object.name) for damaged_object in built.damaged
+        }
         sound = [pod for pod in own.pods if snapshot.key_of(pod) not in malformed]
-        of_file += [*pods.versions(own.raw), *pods.shared(sound), *pods.unprepared(known, sound, version)]
-        of_file += rules.Checker(known, version, why_no_sets, made_elsewhere).run(mine)
-        problems += [(name, each) for each in of_file]
+        of_file += [*pods.versions(own.raw), *pods.shared(sound), *pods.unprepared(built, sound, version)]
+        of_file += rules.Checker(built, version, why_no_sets, made_elsewhere).run(own_names)
+        problems += [(name, problem) for problem in of_file]
     if args.output != "text":
-        terminal.write_data("Problem", [_data(name, each) for name, each in problems], args.output)
+        terminal.write_data("Problem", [_data(name, problem) for name, problem in problems], args.output)
     else:
-        for name, each in problems:
-            word = "warning: " if each.warning else ""
-            terminal.write(terminal.wrapped(f"{name}: {each.where}: {word}{each.text}", rest="  "))
-    if any(not each.warning for _, each in problems):
+        for name, problem in problems:
+            word = "warning: " if problem.warning else ""
+            terminal.write(terminal.wrapped(f"{name}: {problem.where}: {word}{problem.text}", rest="  "))
+    if any(not problem.warning for _, problem in problems):
         return 1
     return 0
 
 
-def _generated(found: Manifests) -> Iterator[str]:
+def _generated(file_manifests: Manifests) -> Iterator[str]:
     """Yield the templates that the controller creates for reservations, as namespace/name."""
     from neuron_dra.ask.read.pod_views import PodView
     from neuron_dra.ask.read.views import WorkloadView
     from neuron_dra.core import job_wish
 
-    for reservation in found.workloads:
+    for reservation in file_manifests.workloads:
         workload = WorkloadView.of(reservation)
         template = workload.spec.resource_claim_template.name or workload.metadata.name
         yield f"{workload.metadata.namespace}/{template}"
     # An annotated job may leave out the name of its template: it is one that its pods name.
     owners = set()
-    for item in found.raw:
-        if job_wish.ANNOTATION in (item["metadata"].get("annotations") or {}):
-            owners.add(f"{item['kind']} {item['metadata']['name']}")
-    for pod in found.pods if owners else ():
+    for raw_object in file_manifests.raw:
+        if job_wish.ANNOTATION in (raw_object["metadata"].get("annotations") or {}):
+            owners.add(f"{raw_object['kind']} {raw_object['metadata']['name']}")
+    for pod in file_manifests.pods if owners else ():
         seen = PodView.of(pod)
-        for entry in seen.spec.resource_claims if seen.metadata.annotations.get("owner") in owners else ():
-            yield f"{seen.metadata.namespace}/{entry.resource_claim_template_name}"
+        for pod_claim in seen.spec.resource_claims if seen.metadata.annotations.get("owner") in owners else ():
+            yield f"{seen.metadata.namespace}/{pod_claim.resource_claim_template_name}"
 
 
-def _named(item: Wire) -> str:
+def _named(raw_object: Wire) -> str:
     """Return kind, namespace and name of an object of a file."""
-    meta = item.get("metadata") or {}
+    meta = raw_object.get("metadata") or {}
     namespace = meta.get("namespace")
-    return f"{item['kind']} {namespace}/{meta['name']}" if namespace else f"{item['kind']} {meta['name']}"
+    return f"{raw_object['kind']} {namespace}/{meta['name']}" if namespace else f"{raw_object['kind']} {meta['name']}"
 
 
-def _data(file: str, found: ManifestProblem) -> dict[str, str]:
-    severity = "warning" if found.warning else "problem"
-    return {"file": file, "object": found.where, "code": found.code, "text": found.text, "severity": severity}
+def _data(file: str, problem: ManifestProblem) -> dict[str, str]:
+    severity = "warning" if problem.warning else "problem"
+    return {"file": file, "object": problem.where, "code": problem.code, "text": problem.text, "severity": severity}

@@ -60,10 +60,10 @@ class FieldTable:
         self._types = types
         self._kinds = kinds
 
-    def problems(self, item: Wire) -> list[FieldProblem]:
+    def problems(self, raw_object: Wire) -> list[FieldProblem]:
         """Return what the release rejects in an object; nothing for kinds that the table does not have."""
-        code = self._kinds.get(f"{item.get('apiVersion')} {item.get('kind')}")
-        return list(self._value(item, code, "", ())) if code is not None else []
+        code = self._kinds.get(f"{raw_object.get('apiVersion')} {raw_object.get('kind')}")
+        return list(self._value(raw_object, code, "", ())) if code is not None else []
 
     def _value(self, value: Any, code: str, path: str, above: tuple[KnownObject, ...]) -> Iterator[FieldProblem]:
         if value is None or code == "*":
@@ -145,26 +145,26 @@ def _wrong(path: str, value: Any, expected: str) -> FieldProblem:
 @functools.cache
 def tables() -> Mapping[str, FieldTable]:
     """Return the table of each release that has one."""
-    data = json.loads(pkgutil.get_data("neuron_dra", "data/fields.json") or b"{}")
-    found = {}
-    for release, table in data["releases"].items():
-        found[release] = FieldTable(data["types"], table["kinds"])
-    return found
+    packed = json.loads(pkgutil.get_data("neuron_dra", "data/fields.json") or b"{}")
+    table_by_release = {}
+    for release, table in packed["releases"].items():
+        table_by_release[release] = FieldTable(packed["types"], table["kinds"])
+    return table_by_release
 
 
-def of_object(where: str, item: Wire, version: tuple[int, int] | None) -> Iterator[ManifestProblem]:
+def of_object(where: str, raw_object: Wire, version: tuple[int, int] | None) -> Iterator[ManifestProblem]:
     """Yield the fields that an API server rejects.
 
     Without a `version`, what only some releases reject is a warning. Kubernetes adds fields and hardly removes any, so
     a release without a table rejects what all others reject.
     """
-    known = tables()
+    table_by_release = tables()
     chosen = f"{version[0]}.{version[1]}" if version is not None else ""
-    releases = [chosen] if chosen in known else list(known)
+    releases = [chosen] if chosen in table_by_release else list(table_by_release)
     rejecting: dict[tuple[str, str], list[str]] = defaultdict(list)
     first: dict[tuple[str, str], FieldProblem] = {}
     for release in releases:
-        for problem in known[release].problems(item):
+        for problem in table_by_release[release].problems(raw_object):
             key = problem.path, problem.code
             rejecting[key].append(release)
             first[key] = problem

@@ -16,17 +16,17 @@ def shared_claims(
 ) -> Iterator[ManifestProblem]:
     """Warn of a claim of a PodGroup for Neuron devices: they are on one node, and so are all its pods then."""
     seen = PodGroupView.of(group)
-    for entry in seen.spec.resource_claims:
-        by_template = entry.resource_claim_template_name
+    for group_claim in seen.spec.resource_claims:
+        by_template = group_claim.resource_claim_template_name
         kind = "ResourceClaimTemplate" if by_template else "ResourceClaim"
-        name = by_template or entry.resource_claim_name
-        found = objects.get(kind, name, seen.metadata.namespace)
-        if found is None:
+        name = by_template or group_claim.resource_claim_name
+        raw_claim = objects.get(kind, name, seen.metadata.namespace)
+        if raw_claim is None:
             continue
-        spec = ClaimSpec.of("", found["spec"]["spec"] if by_template else found["spec"])
-        if any(spec.is_ours(each, classes) for _, each in spec.alternatives()):
+        spec = ClaimSpec.of("", raw_claim["spec"]["spec"] if by_template else raw_claim["spec"])
+        if any(spec.is_ours(alternative, classes) for _, alternative in spec.alternatives()):
             text = (
-                f"all pods of the group share the claim {entry.name} ({kind} {name}), whose devices are on one "
+                f"all pods of the group share the claim {group_claim.name} ({kind} {name}), whose devices are on one "
                 "node: all of them run there; for devices on several nodes, leave the claim out of the group, and name "
                 "the template in the pods only"
             )

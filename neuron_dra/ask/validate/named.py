@@ -64,8 +64,8 @@ def nearest_size(name: str) -> str:
 def _absent(objects: Snapshot, where: str, seen: PodView, made_elsewhere: Collection[str]) -> Iterator[ManifestProblem]:
     """Yield the templates that a pod uses and that no file defines: they must be in the cluster already."""
     namespace = seen.metadata.namespace
-    for entry in seen.spec.resource_claims:
-        name = entry.resource_claim_template_name
+    for pod_claim in seen.spec.resource_claims:
+        name = pod_claim.resource_claim_template_name
         if not name or f"{namespace}/{name}" in made_elsewhere:
             continue
         if objects.get("ResourceClaimTemplate", name, namespace) is not None:

@@ -29,8 +29,8 @@ SERVED: Final = {
 def of_pod(where: str, pod: Wire) -> Iterator[ManifestProblem]:
     """Yield what is wrong with a pod's claims and its node."""
     seen = PodView.of(pod)
-    for index, entry in enumerate(seen.spec.resource_claims):
-        if entry.source is not None:
+    for index, pod_claim in enumerate(seen.spec.resource_claims):
+        if pod_claim.source is not None:
             text = (
                 f"spec.resourceClaims[{index}].source was removed in Kubernetes 1.31: write resourceClaimName or "
                 "resourceClaimTemplateName in its place, beside name (neuron-dra migrate does)"
@@ -47,8 +47,8 @@ def of_pod(where: str, pod: Wire) -> Iterator[ManifestProblem]:
 
 def numbers(where: str, spec: ClaimSpec) -> Iterator[ManifestProblem]:
     """Yield modes and numbers of requests that the API server rejects."""
-    for name, each in spec.alternatives():
-        mode, count = each.allocation_mode or "ExactCount", each.count
+    for name, alternative in spec.alternatives():
+        mode, count = alternative.allocation_mode or "ExactCount", alternative.count
         if mode not in MODES:
             yield ManifestProblem(
                 where, "RequestRejected", f"request {name}: allocationMode: {mode}: write ExactCount or All"
@@ -63,11 +63,11 @@ def numbers(where: str, spec: ClaimSpec) -> Iterator[ManifestProblem]:
 
 def admin_access(objects: Snapshot, where: str, namespace: str, spec: ClaimSpec) -> Iterator[ManifestProblem]:
     """Yield adminAccess in a namespace that is known to lack the label for it."""
-    known = objects.get("Namespace", namespace)
-    if known is None or MetaView.of(known["metadata"]).labels.get(ADMIN_LABEL) == "true":
+    raw_namespace = objects.get("Namespace", namespace)
+    if raw_namespace is None or MetaView.of(raw_namespace["metadata"]).labels.get(ADMIN_LABEL) == "true":
         return
-    for name, each in spec.alternatives():
-        if each.admin_access:
+    for name, alternative in spec.alternatives():
+        if alternative.admin_access:
             text = (
                 f"request {name}: the API server rejects adminAccess in namespace {namespace}, whose label "
                 f"{ADMIN_LABEL}=true is missing"
@@ -77,24 +77,24 @@ def admin_access(objects: Snapshot, where: str, namespace: str, spec: ClaimSpec)
 
 def versions(items: Iterable[Wire]) -> Iterator[ManifestProblem]:
     """Yield objects of versions of resource.k8s.io that no supported API server has."""
-    for item in items:
-        group, slash, version = str(item.get("apiVersion", "")).partition("/")
-        served = SERVED.get(str(item["kind"]), SERVED[""])
+    for raw_object in items:
+        group, slash, version = str(raw_object.get("apiVersion", "")).partition("/")
+        served = SERVED.get(str(raw_object["kind"]), SERVED[""])
         if slash and group == "resource.k8s.io" and version not in served:
             text = f"apiVersion: {group}/{version} is not served by Kubernetes 1.34 and later: write {group}/v1"
-            yield ManifestProblem(f"{item['kind']} {item['metadata']['name']}", "VersionUnknown", text)
+            yield ManifestProblem(f"{raw_object['kind']} {raw_object['metadata']['name']}", "VersionUnknown", text)
 
 
 def shared(pods: Sequence[Wire]) -> Iterator[ManifestProblem]:
     """Yield claims that several pods share, though these must be on several nodes: a claim has devices of one node."""
     by_owner = _users_of_claims(pods, lambda meta: str(meta.annotations.get("owner")))
-    for (owner, claim), found in by_owner.items():
-        if len(found) > 1 and _apart(found[0]):
+    for (owner, claim), users in by_owner.items():
+        if len(users) > 1 and _apart(users[0]):
             text = (
-                f"its {len(found)} pods may not share a node, and share the claim {claim}, whose devices are of one "
+                f"its {len(users)} pods may not share a node, and share the claim {claim}, whose devices are of one "
                 "node: only one of them can run; write resourceClaimTemplateName, so that each pod gets a claim"
             )
-            yield ManifestProblem(owner or named(found[0]), "SharedClaimOneNode", text)
+            yield ManifestProblem(owner or named(users[0]), "SharedClaimOneNode", text)
 
 
 def unprepared(objects: Snapshot, pods: Sequence[Wire], version: tuple[int, int] | None) -> Iterator[ManifestProblem]:
@@ -123,9 +123,9 @@ def _users_of_claims(pods: Iterable[Wire], group: Callable[[MetaView], str]) -> 
     users: dict[tuple[str, str], list[Wire]] = defaultdict(list)
     for pod in pods:
         seen = PodView.of(pod)
-        for entry in seen.spec.resource_claims:
-            if entry.resource_claim_name:
-                users[group(seen.metadata), entry.resource_claim_name].append(pod)
+        for pod_claim in seen.spec.resource_claims:
+            if pod_claim.resource_claim_name:
+                users[group(seen.metadata), pod_claim.resource_claim_name].append(pod)
     return users
 
 
@@ -134,8 +134,8 @@ def _apart(pod: Wire) -> bool:
     seen = PodView.of(pod)
     apart = seen.spec.affinity.pod_anti_affinity
     for term in apart.required if apart is not None else ():
-        wanted = term.label_selector.match_labels
-        same = all(seen.metadata.labels.get(key) == value for key, value in wanted.items())
-        if term.topology_key == HOST and wanted and same:
+        match_labels = term.label_selector.match_labels
+        same = all(seen.metadata.labels.get(key) == value for key, value in match_labels.items())
+        if term.topology_key == HOST and match_labels and same:
             return True
     return False

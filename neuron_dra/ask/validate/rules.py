@@ -31,7 +31,7 @@ from neuron_dra.simulate.requests import MAX_RESULTS
 __all__ = ["RULES", "Checker", "ManifestProblem"]
 
 SITE: Final = frozenset(
-    {*(each.name for each in devices.ATTRIBUTES if each.of_site), health.ATTRIBUTE, *TAG_ATTRIBUTES}
+    {*(attribute.name for attribute in devices.ATTRIBUTES if attribute.of_site), health.ATTRIBUTE, *TAG_ATTRIBUTES}
 )
 """Attributes whose values are not the type's."""
 PCIE_ROOT: Final = "resource.kubernetes.io/pcieRoot"
@@ -42,8 +42,8 @@ _SIZED: Final = (f"connected-{{}}.{names.DRIVER}", f"cores-{{}}.{names.DRIVER}")
 def _every_type(sets: frozenset[str] = frozenset()) -> World:
     """Return a node of each type, or an UltraServer, all idle, with the classes of the chart and `sets`."""
     lines = []
-    for each in catalogue.all_types():
-        lines.append(f"1 x {'ultraserver ' if each.whole_node else ''}{each.name}")
+    for spec in catalogue.all_types():
+        lines.append(f"1 x {'ultraserver ' if spec.whole_node else ''}{spec.name}")
     return World(snapshot.build(imagined.fleet("\n".join(lines), "the catalogue", sets)), proposes=False)
 
 
@@ -80,45 +80,46 @@ class Checker:
 
     def run(self, only: Collection[str] | None = None) -> list[ManifestProblem]:
         """Return all problems, in the order of the objects; with `only`, those of the objects with these names."""
-        found: list[ManifestProblem] = []
-        for item in self._objects.objects.values():
-            where = snapshot.named(item)
+        problems: list[ManifestProblem] = []
+        for raw_object in self._objects.objects.values():
+            where = snapshot.named(raw_object)
             if only is not None and where not in only:
                 continue
-            if item["kind"] in ("ResourceClaim", "ResourceClaimTemplate"):
-                if item["kind"] == "ResourceClaim":
-                    made = item["spec"]
+            if raw_object["kind"] in ("ResourceClaim", "ResourceClaimTemplate"):
+                if raw_object["kind"] == "ResourceClaim":
+                    raw_spec = raw_object["spec"]
                 else:
-                    made = item["spec"]["spec"]
-                spec = ClaimSpec.of(where, made, self._users.get(snapshot.key_of(item), ()))
+                    raw_spec = raw_object["spec"]["spec"]
+                spec = ClaimSpec.of(where, raw_spec, self._users.get(snapshot.key_of(raw_object), ()))
                 refused = list(pods.numbers(where, spec))
-                found += refused
-                found += pods.admin_access(self._objects, where, MetaView.of(item["metadata"]).namespace, spec)
+                problems += refused
+                problems += pods.admin_access(self._objects, where, MetaView.of(raw_object["metadata"]).namespace, spec)
                 for rule in () if refused else RULES:
-                    found += rule(self, spec)
-            elif item["kind"] == "DeviceClass":
-                device_class = DeviceClassView.of(item).spec
-                found += rejected_configuration(where, device_class.config)
-                found += self._selectors(where, device_class.selectors)
-            elif item["kind"] == "Pod":
-                found += pods.of_pod(where, item)
-                if snapshot.key_of(item) in self._first_of_owners:
-                    found += named.of_pod(self._objects, where, item, self._made_elsewhere)
-                    found += containers.of_pod(self._objects, where, item, partial(self._types_of, item))
-                found += self._limits(where, item)
-            elif item["kind"] == "PodGroup":
-                found += gangs.shared_claims(self._objects, where, item, self.world.classes)
-        return list(dict.fromkeys(found))
+                    problems += rule(self, spec)
+            elif raw_object["kind"] == "DeviceClass":
+                device_class = DeviceClassView.of(raw_object).spec
+                problems += rejected_configuration(where, device_class.config)
+                problems += self._selectors(where, device_class.selectors)
+            elif raw_object["kind"] == "Pod":
+                problems += pods.of_pod(where, raw_object)
+                if snapshot.key_of(raw_object) in self._first_of_owners:
+                    problems += named.of_pod(self._objects, where, raw_object, self._made_elsewhere)
+                    problems += containers.of_pod(self._objects, where, raw_object, partial(self._types_of, raw_object))
+                problems += self._limits(where, raw_object)
+            elif raw_object["kind"] == "PodGroup":
+                problems += gangs.shared_claims(self._objects, where, raw_object, self.world.classes)
+        return list(dict.fromkeys(problems))
 
     def _limits(self, where: str, pod: Wire) -> Iterator[ManifestProblem]:
         """Check what containers request by their limits: the sizes, and the claim that the scheduler makes of them."""
-        wrong = []
-        for each in sized.of_pod(pod, self.why_no_sets):
-            wrong.append(ManifestProblem(where, *each))
+        wrong = [ManifestProblem(where, code, text) for code, text in sized.of_pod(pod, self.why_no_sets)]
         yield from wrong
-        made = next((each.claim for each in demand.claims_of(self._objects, pod) if each.entry == "limits"), None)
-        if made is not None and not wrong:
-            yield from types(self, ClaimSpec.of(where, made["spec"], (pod,)))
+        if wrong:
+            return
+        of_limits = (claim for claim in demand.claims_of(self._objects, pod) if claim.entry == "limits")
+        pod_claim = next(of_limits, None)
+        if pod_claim is not None and pod_claim.claim is not None:
+            yield from types(self, ClaimSpec.of(where, pod_claim.claim["spec"], (pod,)))
 
     def _types_of(self, pod: Wire) -> list[InstanceType]:
         """Return the instance types that may run a pod."""
@@ -141,14 +142,14 @@ class Checker:
     @cached_property
     def _users(self) -> Mapping[Key, Sequence[Wire]]:
         """The pods that use each claim, or each template; of equal pods the first."""
-        found: dict[Key, list[Wire]] = defaultdict(list)
+        users_by_key: dict[Key, list[Wire]] = defaultdict(list)
         for pod in self._first_of_owners.values():
             for claim in demand.claims_of(self._objects, pod):
                 if claim.template is not None:
-                    found[snapshot.key_of(claim.template)].append(pod)
+                    users_by_key[snapshot.key_of(claim.template)].append(pod)
                 elif claim.exists and claim.claim is not None:
-                    found[snapshot.key_of(claim.claim)].append(pod)
-        return found
+                    users_by_key[snapshot.key_of(claim.claim)].append(pod)
+        return users_by_key
 
     def _selectors(self, where: str, given: Iterable[SelectorView]) -> Iterator[ManifestProblem]:
         for selector in given:
@@ -184,14 +185,15 @@ def rejected_configuration(where: str, entries: Sequence[ConfigView]) -> Iterato
 def classes(checker: Checker, spec: ClaimSpec) -> Iterator[ManifestProblem]:
     """Check the names of DeviceClasses that resemble ours."""
     for name, alternative in spec.alternatives():
-        wanted = alternative.device_class_name
-        if wanted in checker.world.classes or any(_sized(wanted, form) for form in _SIZED):
+        class_name = alternative.device_class_name
+        if class_name in checker.world.classes or any(_sized(class_name, form) for form in _SIZED):
             continue
-        near = difflib.get_close_matches(wanted, checker.world.classes, n=1, cutoff=0.75)
-        better = named.nearest_size(wanted) or next(iter(near), "")
-        if better or wanted.endswith(names.DRIVER):
+        near = difflib.get_close_matches(class_name, checker.world.classes, n=1, cutoff=0.75)
+        better = named.nearest_size(class_name) or next(iter(near), "")
+        if better or class_name.endswith(names.DRIVER):
             hint = f", did you mean {better}?" if better else ""
-            yield ManifestProblem(spec.where, "ClassUnknown", f"request {name}: there is no DeviceClass {wanted}{hint}")
+            text = f"request {name}: there is no DeviceClass {class_name}{hint}"
+            yield ManifestProblem(spec.where, "ClassUnknown", text)
 
 
 def _sized(name: str, form: str) -> bool:
@@ -211,18 +213,18 @@ def expressions_of(checker: Checker, spec: ClaimSpec) -> Iterator[ManifestProble
     What other drivers publish is unknown here, so their requests and the constraints among them are not judged.
     """
     classes = checker.world.classes
-    ours: set[str] = set()
+    own_requests: set[str] = set()
     for name, alternative in spec.alternatives():
         if alternative.device_class_name not in classes or spec.is_ours(alternative, classes):
             yield from checker._selectors(spec.where, alternative.selectors)
-            ours |= {name, name.partition("/")[0]}
+            own_requests |= {name, name.partition("/")[0]}
         else:
             for selector in alternative.selectors:
                 yield from _cel(spec.where, selector.cel.expression)
-    for index, each in enumerate(spec.devices.constraints):
-        name = each.match_attribute or each.distinct_attribute
+    for index, constraint in enumerate(spec.devices.constraints):
+        name = constraint.match_attribute or constraint.distinct_attribute
         domain, _, attribute = name.rpartition("/")
-        if not ours or (each.requests and ours.isdisjoint(each.requests)):
+        if not own_requests or (constraint.requests and own_requests.isdisjoint(constraint.requests)):
             continue
         if name == PCIE_ROOT:
             text = (
@@ -261,17 +263,18 @@ def types(checker: Checker, spec: ClaimSpec) -> Iterator[ManifestProblem]:
         return
     world = checker.world
     for ask in selection.asked([model.claim(claim)]):
-        if (found := checker.published.error(ask)) and isinstance(found[1], EvaluationError) and found[2] is not None:
-            kind = selection.attribute(found[2], names.DRIVER, "instanceType")
-            why = str(found[1]).partition(". Guard")[0]
-            remedy = expressions.remedy(found[0], why)
+        expression, err, device = checker.published.error(ask) or ("", None, None)
+        if isinstance(err, EvaluationError) and device is not None:
+            kind = selection.attribute(device, names.DRIVER, "instanceType")
+            why = str(err).partition(". Guard")[0]
+            remedy = expressions.remedy(expression, why)
             text = (
                 f"request {ask.name}: the selector fails on devices of {kind} ({why}): they block "
                 f"the pod on all nodes{f'; {remedy}' if remedy else ''}"
             )
             yield ManifestProblem(spec.where, "SelectorFails", text, warning=True)
     pod = _pod(claim)
-    able = [each.node for each in Blockers(world, pod, [claim]).all()]
+    able = [blocked.node for blocked in Blockers(world, pod, [claim]).all()]
     if not able and _of_a_site(spec):
         return
     if not able:
@@ -283,12 +286,12 @@ def types(checker: Checker, spec: ClaimSpec) -> Iterator[ManifestProblem]:
         return
     rejecting: dict[str, str] = {}  # by type: why the driver rejects the claim there
     for node in serving:
-        made = allocator.allocate(
+        allocation = allocator.allocate(
             model.node(node), [model.claim(claim)], world.inventory, world.classes, frozenset(), world.memo
         )
-        if not isinstance(made, Failure):
+        if not isinstance(allocation, Failure):
             types_by_pool = {node["metadata"]["name"]: unserved.type_of(node)}
-            rejecting[unserved.type_of(node)] = refusals.of_allocation(made.allocations[0], types_by_pool)
+            rejecting[unserved.type_of(node)] = refusals.of_allocation(allocation.allocations[0], types_by_pool)
     rejected = {kind: text for kind, text in rejecting.items() if text}
     if not rejected or list(configuration(checker, spec)):  # what cannot be decoded is reported by that rule
         return
@@ -316,23 +319,23 @@ def _of_a_site(spec: ClaimSpec) -> bool:
 
 
 def _pod(claim: Wire) -> dict[str, object]:
-    entry = {"name": "claim", "resourceClaimName": claim["metadata"]["name"]}
+    pod_claim = {"name": "claim", "resourceClaimName": claim["metadata"]["name"]}
     meta = {"name": "checked", "namespace": "default"}
-    spec = {"containers": [{"name": "main"}], "resourceClaims": [entry]}
+    spec = {"containers": [{"name": "main"}], "resourceClaims": [pod_claim]}
     return {"kind": "Pod", "metadata": meta, "spec": spec, "status": {}}
 
 
 def _ours(checker: Checker, spec: ClaimSpec) -> Wire | None:
     """Return a claim with the requests for devices of this driver; None if there are none, or only reserved ones."""
-    ours = set()
-    for name, each in spec.alternatives():
-        if spec.is_ours(each, checker.world.classes):
-            ours.add(name)
-    reserved = any(each.device_class_name == names.WORKLOAD_CLASS for _, each in spec.alternatives())
+    own_names = set()
+    for name, alternative in spec.alternatives():
+        if spec.is_ours(alternative, checker.world.classes):
+            own_names.add(name)
+    reserved = any(alternative.device_class_name == names.WORKLOAD_CLASS for _, alternative in spec.alternatives())
     requests, rules = [], []
     kept: set[str] = set()
     for request, raw in zip(spec.devices.requests, spec.raw.requests, strict=True):
-        if any(name in ours for name, _ in request.named_alternatives):
+        if any(name in own_names for name, _ in request.named_alternatives):
             kept.add(request.name)
             requests.append(raw)
     if not requests or reserved:
@@ -363,19 +366,19 @@ def search(checker: Checker, spec: ClaimSpec) -> Iterator[ManifestProblem]:
     """Predict the cost of the search on Kubernetes 1.34 and 1.35."""
     requests = spec.devices.requests
     exact = []
-    for each in requests:
-        if each.exactly is not None and not each.exactly.wants_all:
-            exact.append(each.exactly)
+    for request in requests:
+        if request.exactly is not None and not request.exactly.wants_all:
+            exact.append(request.exactly)
     claim = _ours(checker, spec)
     if not checker.old_allocator or claim is None or len(exact) < len(requests):
         return
     size = _group(checker, claim)
-    wanted = [trap.WantedCount(each.number, size) for each in exact]
-    if sum(each.count for each in wanted) > MAX_RESULTS:
+    wanted_counts = [trap.WantedCount(alternative.number, size) for alternative in exact]
+    if sum(wanted_count.count for wanted_count in wanted_counts) > MAX_RESULTS:
         return  # the scheduler rejects the claim without a search
-    steps = trap.worst_steps(wanted)
+    steps = trap.worst_steps(wanted_counts)
     if steps > trap.MANY:
-        whole = len(exact) == 1 and wanted[0].count == size
+        whole = len(exact) == 1 and wanted_counts[0].count == size
         rewrite = "request fewer devices at once, or a group of them"
         if whole:
             rewrite = f'write allocationMode: All and the annotation {names.COUNT_ANNOTATION}: "{size}"'
@@ -395,10 +398,10 @@ def second_alternative(checker: Checker, spec: ClaimSpec) -> Iterator[ManifestPr
         differ = (first.device_class_name, first.selectors) != (second.device_class_name, second.selectors)
         every = first.wants_all and second.wants_all
         if checker.old_allocator and every and differ and spec.is_ours(second, checker.world.classes):
-            one, other = f"{request.name}/{first.name}", f"{request.name}/{second.name}"
+            first_name, second_name = f"{request.name}/{first.name}", f"{request.name}/{second.name}"
             text = (
-                f"on Kubernetes 1.34 and 1.35 the scheduler gives {other} the devices of {one}, whatever its own "
-                "selectors and class: give one of the two a count, or place it third"
+                f"on Kubernetes 1.34 and 1.35 the scheduler gives {second_name} the devices of {first_name}, whatever "
+                "its own selectors and class: give one of the two a count, or place it third"
             )
             yield ManifestProblem(spec.where, "SecondAlternative", text, warning=True)
 
@@ -408,13 +411,13 @@ def _group(checker: Checker, claim: Wire) -> int:
     decoded = model.claim(claim)
     most = 1
     for ask in selection.asked([decoded]):
-        for found in checker.published.matching(ask).values():
-            sizes = [len(found)]
-            for each in decoded.constraints:
-                if each.kind == "matchAttribute":
+        for matching in checker.published.matching(ask).values():
+            sizes = [len(matching)]
+            for constraint in decoded.constraints:
+                if constraint.kind == "matchAttribute":
                     values = []
-                    for device in found:
-                        values.append(constraints.attribute(device, each.attribute))
+                    for device in matching:
+                        values.append(constraints.attribute(device, constraint.attribute))
                     sizes.append(max((values.count(value) for value in values if value is not None), default=0))
             most = max(most, min(sizes))
     return most

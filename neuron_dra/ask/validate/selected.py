@@ -47,7 +47,13 @@ def only_type(pod: Wire) -> Obj:
     required = _ChoosingPod.of(pod).spec.affinity.node_affinity.required_during_scheduling_ignored_during_execution
     terms = []
     for term in required.node_selector_terms if required is not None else ():
-        terms.append([_renamed(item) for item in term.get("matchExpressions") or () if item.get("key") in _LABELS])
+        terms.append(
+            [
+                _renamed(expression)
+                for expression in term.get("matchExpressions") or ()
+                if expression.get("key") in _LABELS
+            ]
+        )
     if terms and all(terms):  # a term without a type admits all types
         affinity = {"nodeSelectorTerms": [{"matchExpressions": expressions} for expressions in terms]}
         spec["affinity"] = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": affinity}}
@@ -63,9 +69,9 @@ def admitted(wires: Sequence[Wire], pods: Iterable[Wire]) -> list[Wire]:
     specs = [only_type(pod) for pod in pods]
     if not all(specs):
         return list(wires)
-    found = []
+    admitting = []
     for node in wires:
         traits = model.node(node)
         if any(not nodes.objection({"spec": spec}, traits) for spec in specs) or not specs:
-            found.append(node)
-    return found
+            admitting.append(node)
+    return admitting

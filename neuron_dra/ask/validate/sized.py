@@ -20,21 +20,21 @@ _KINDS: Final[Mapping[str, str]] = {"connected": sizes.DEVICE, "cores": sizes.CO
 def of_claim(requested: Iterable[tuple[str, AlternativeView]], why_no_sets: str) -> Iterator[tuple[str, str]]:
     """Yield code and text of what is wrong with the alternatives of a claim's requests, given with their names."""
     for name, alternative in requested:
-        wanted = alternative.device_class_name
-        yield from _problems(f"request {name}", wanted, wanted, why_no_sets)
+        class_name = alternative.device_class_name
+        yield from _problems(f"request {name}", class_name, class_name, why_no_sets)
 
 
 def of_pod(pod: Wire, why_no_sets: str) -> Iterator[tuple[str, str]]:
     """Yield code and text of what is wrong with the limits of a pod's containers."""
     for container in PodView.of(pod).spec.all_containers:
         for resource in container.resources.limits:
-            wanted = resource.removeprefix(demand.IMPLICIT)
-            if wanted != resource:
-                yield from _problems(f"container {container.name}", wanted, resource, why_no_sets)
+            class_name = resource.removeprefix(demand.IMPLICIT)
+            if class_name != resource:
+                yield from _problems(f"container {container.name}", class_name, resource, why_no_sets)
 
 
-def _problems(where: str, wanted: str, shown: str, why_no_sets: str) -> Iterator[tuple[str, str]]:
-    match = _CLASS.fullmatch(wanted)
+def _problems(where: str, class_name: str, shown: str, why_no_sets: str) -> Iterator[tuple[str, str]]:
+    match = _CLASS.fullmatch(class_name)
     if match is None:
         return
     kind, number = _KINDS[match[1]], int(match[2])
@@ -44,4 +44,4 @@ def _problems(where: str, wanted: str, shown: str, why_no_sets: str) -> Iterator
         text = f"{where}: no instance type serves {number} {kind}s to one container ({shown}); these are served: {near}"
         yield "SizeNotServed", text
     elif why_no_sets:
-        yield "SetsNotPublished", f"{where}: nodes publish no {wanted}: {why_no_sets}"
+        yield "SetsNotPublished", f"{where}: nodes publish no {class_name}: {why_no_sets}"

@@ -31,7 +31,9 @@ def worst_steps(requests: Sequence[WantedCount]) -> int:
     """
     if not requests:
         return 0
-    *others, last = requests
-    before = math.prod(math.perm(max(each.choices, each.count), each.count) for each in others)
-    left = last.count - 1
-    return before * sum(math.perm(left, taken) for taken in range(left + 1))
+    *other_counts, last = requests
+    before = math.prod(
+        math.perm(max(wanted_count.choices, wanted_count.count), wanted_count.count) for wanted_count in other_counts
+    )
+    remaining = last.count - 1
+    return before * sum(math.perm(remaining, taken) for taken in range(remaining + 1))

@@ -49,8 +49,8 @@ def _kinds_chosen(world: World, published: PublishedDevices, claim: Wire) -> lis
         for name, matching in published.matching(ask).items():
             if matching:
                 kinds[ask.request.name].add(type_of(world.nodes[name]))
-    wanted = {request.name for request in model.claim(claim).requests}
-    if kinds.keys() != wanted:
+    request_names = {request.name for request in model.claim(claim).requests}
+    if kinds.keys() != request_names:
         return []
     return sorted(set.intersection(*kinds.values()))
 
@@ -61,8 +61,8 @@ def _cores_as_count(spec: ClaimSpec, kinds: Sequence[str]) -> Iterator[str]:
         for kind in map(catalogue.lookup, kinds):
             if kind is None or alternative.number <= kind.device_count or kind.cores_per_device == 1:
                 continue
-            devices, rest = divmod(alternative.number, kind.cores_per_device)
-            if rest == 0 and devices <= kind.device_count:
+            devices, remainder = divmod(alternative.number, kind.cores_per_device)
+            if remainder == 0 and devices <= kind.device_count:
                 yield (
                     f"count is a number of devices, and a device of {kind.name} has {kind.cores_per_device} cores: if "
                     f"{alternative.number} cores are meant, write count: {devices} into request {name}"
@@ -79,9 +79,9 @@ def _constraints_unmet(
         if not attribute or attributes.unknown(domain, attribute):
             continue  # another rule says so
         values: set[object] = set()
-        for name, found in published.by_node.items():
+        for name, node_devices in published.by_node.items():
             if type_of(world.nodes[name]) in kinds:
-                values |= {constraints.attribute(device, constraint.match_attribute) for device in found}
+                values |= {constraints.attribute(device, constraint.match_attribute) for device in node_devices}
         if values <= {None}:
             yield (
                 f"constraints[{index}]: no device of {words.listed(kinds)} publishes {constraint.match_attribute}: "
@@ -106,12 +106,12 @@ def by_selected_types(world: World, spec: ClaimSpec, pod: Wire, claim: Wire, abl
 
 def _of_types(world: World, kinds: Collection[str]) -> World:
     """Return a world without the nodes of other types, whose devices would be named as if they were there."""
-    gone = []
+    other_keys = []
     for name, node in world.nodes.items():
         if kinds and type_of(node) not in kinds:
-            gone.append(snapshot.key_of(node))
-            gone += [snapshot.key_of(item) for item in world.slices_of(name)]
-    return world.after((), gone)
+            other_keys.append(snapshot.key_of(node))
+            other_keys += [snapshot.key_of(raw_slice) for raw_slice in world.slices_of(name)]
+    return world.after((), other_keys)
 
 
 def type_of(node: Wire) -> str:
@@ -119,5 +119,5 @@ def type_of(node: Wire) -> str:
 
 
 def _why(world: World, pod: Wire) -> Finding:
-    found = situations.CLASS_MISSING.findings(Case(world, pod))
-    return (found or impossible.findings(world, pod))[0]
+    findings = situations.CLASS_MISSING.findings(Case(world, pod))
+    return (findings or impossible.findings(world, pod))[0]
