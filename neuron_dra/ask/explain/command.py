@@ -39,8 +39,8 @@ def run(args: argparse.Namespace) -> int:
     from neuron_dra.ask.explain import meanings
     from neuron_dra.ask.render import terminal, words
 
-    found = meanings.find(args.name) if args.name else meanings.entries()
-    if not found:
+    entries = meanings.find(args.name) if args.name else meanings.entries()
+    if not entries:
         near = words.nearest(args.name, meanings.known())
         if near:
             hint = f"; did you mean {near}?"
@@ -48,16 +48,16 @@ def run(args: argparse.Namespace) -> int:
             hint = f"; topics: {', '.join(meanings.TOPICS)}"
         raise SettingsError(f"{args.name}: neither the driver nor the controller uses this name{hint}")
     if args.output != "text":
-        terminal.write_data("Explanation", [each.to_wire() for each in found], args.output)
+        terminal.write_data("Explanation", [entry.to_wire() for entry in entries], args.output)
     elif not args.name:
         for topic in meanings.TOPICS:
-            listed = dict.fromkeys(each.name for each in found if each.topic == topic)
+            listed = dict.fromkeys(entry.name for entry in entries if entry.topic == topic)
             terminal.write(
                 [terminal.colored(topic, "bold"), *terminal.wrapped(", ".join(listed), first="  ", rest="  ")]
             )
     else:
-        for each in found:
-            terminal.write(_lines(each))
+        for entry in entries:
+            terminal.write(_lines(entry))
     return 0
 
 

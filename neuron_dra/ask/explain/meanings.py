@@ -49,13 +49,13 @@ def entries() -> list[Meaning]:
 
 def find(name: str) -> list[Meaning]:
     """Return the entries of a name, in any case, or those of a topic. `NeuronConfig` has all fields of that kind."""
-    wanted = name.lower()
-    plain = wanted.removeprefix(f"{names.DRIVER}/")  # attributes of this driver are published without its domain
-    found = []
-    for each in entries():
-        if wanted == each.topic or plain in _spellings(each.name):
-            found.append(each)
-    return found
+    lower_name = name.lower()
+    plain = lower_name.removeprefix(f"{names.DRIVER}/")  # attributes of this driver are published without its domain
+    matching = []
+    for entry in entries():
+        if lower_name == entry.topic or plain in _spellings(entry.name):
+            matching.append(entry)
+    return matching
 
 
 def _spellings(name: str) -> Iterator[str]:
@@ -70,17 +70,17 @@ def _spellings(name: str) -> Iterator[str]:
 
 def known() -> list[str]:
     """Return every name and topic."""
-    return [*TOPICS, *dict.fromkeys(each.name for each in entries())]
+    return [*TOPICS, *dict.fromkeys(entry.name for entry in entries())]
 
 
 def _attributes() -> Iterator[Meaning]:
     described: Iterable[Described] = (*devices.ATTRIBUTES, *devices.TAGS, *devices.SIZES, *devices.MARKS)
-    for each in described:
-        domain, _, short = each.name.rpartition("/")
+    for attribute in described:
+        domain, _, short = attribute.name.rpartition("/")
         path = f"device.attributes['{domain or names.DRIVER}'].{short}"
-        guarded = path if each.when == "always" else f"has({path}) && {path} == ..."
-        facts = (("published", each.when), ("in CEL", guarded))
-        yield Meaning(ATTRIBUTES, each.name, f"attribute of a device, {each.kind}", each.text, facts)
+        guarded = path if attribute.when == "always" else f"has({path}) && {path} == ..."
+        facts = (("published", attribute.when), ("in CEL", guarded))
+        yield Meaning(ATTRIBUTES, attribute.name, f"attribute of a device, {attribute.kind}", attribute.text, facts)
     for name, text in devices.CAPACITIES:
         path = f"device.capacity['{names.DRIVER}'].{name}"
         yield Meaning(ATTRIBUTES, name, "capacity of a device", text, (("in CEL", path),))
@@ -96,20 +96,20 @@ def _configuration() -> Iterator[Meaning]:
 
 
 def _conditions() -> Iterator[Meaning]:
-    for each in vocabulary.CONDITIONS:
-        yield Meaning(CONDITIONS, each.name, f"condition of a {each.of}", each.text)
+    for condition in vocabulary.CONDITIONS:
+        yield Meaning(CONDITIONS, condition.name, f"condition of a {condition.of}", condition.text)
 
 
 def _reasons() -> Iterator[Meaning]:
-    for each in vocabulary.REASONS:
-        which = "conditions" if "," in each.condition else "condition"
-        where = f"reason of the {which} {each.condition} of a {each.of}"
-        yield Meaning(REASONS, each.name, where, each.text, (("to do", advice.TO_DO[each.name]),))
+    for reason in vocabulary.REASONS:
+        which = "conditions" if "," in reason.condition else "condition"
+        where = f"reason of the {which} {reason.condition} of a {reason.of}"
+        yield Meaning(REASONS, reason.name, where, reason.text, (("to do", advice.TO_DO[reason.name]),))
 
 
 def _events() -> Iterator[Meaning]:
-    for each in vocabulary.EVENTS:
-        yield Meaning(EVENTS, each.name, f"Event on a {each.of}", each.text, (("to do", advice.TO_DO[each.name]),))
+    for event in vocabulary.EVENTS:
+        yield Meaning(EVENTS, event.name, f"Event on a {event.of}", event.text, (("to do", advice.TO_DO[event.name]),))
 
 
 def _unhealthy() -> Iterator[Meaning]:

@@ -63,13 +63,13 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def read(wanted: str, *, folder: str = FOLDER, call_s: float = DEFAULT_TIMING.call_s) -> tuple[Path, PluginState]:
+def read(socket: str, *, folder: str = FOLDER, call_s: float = DEFAULT_TIMING.call_s) -> tuple[Path, PluginState]:
     """Return the socket of the plugin that answers, of several the newest, and its state. Raises SettingsError.
 
-    `wanted` is the socket, empty for those in `folder`; `call_s` is the limit of each call.
+    `socket` is the plugin's, empty for those in `folder`; `call_s` is the limit of each call.
     """
-    if wanted:
-        paths = [Path(wanted)]
+    if socket:
+        paths = [Path(socket)]
     else:
         paths = sorted(Path(folder).glob("dra*.sock"), key=_age)
     failures = []

@@ -22,23 +22,24 @@ class PluginState:
 
     def parts(self) -> dict[str, Any]:
         """Return the answers by name."""
-        found = {}
+        answers = {}
         for name in ("status", "devices", "claims", "reservation", "configuration"):
-            found[name] = getattr(self, name)
-        return found
+            answers[name] = getattr(self, name)
+        return answers
 
 
 def problems(state: PluginState) -> list[str]:
     """Return what is wrong, a sentence each."""
     status, devices = state.status, state.devices
-    found = []
+    problem_texts = []
     if not status.registered:
         why = status.registration_error or "the kubelet has not called yet"
-        found.append(f"not registered with the kubelet: {why}")
+        problem_texts.append(f"not registered with the kubelet: {why}")
     if not status.published:
-        found.append(f"not published: {status.publish_error or 'the first publish is not done yet'}")
-    found += [f"{each.name}: {each.health_message or HEALTH[each.health]}" for each in devices.devices if _bad(each)]
-    return [*found, *devices.findings, *state.reservation.problems]
+        problem_texts.append(f"not published: {status.publish_error or 'the first publish is not done yet'}")
+    for device in filter(_bad, devices.devices):
+        problem_texts.append(f"{device.name}: {device.health_message or HEALTH[device.health]}")
+    return [*problem_texts, *devices.findings, *state.reservation.problems]
 
 
 def _bad(device: pb.NeuronDevice) -> bool:

@@ -25,48 +25,48 @@ def lines(state: PluginState, *, wide: bool = False) -> list[str]:
         out += ["", *terminal.table(_claims(state))]
     if wide:
         settings = []
-        for each in state.configuration.settings:
-            settings.append([each.name, each.value, each.source])
+        for setting in state.configuration.settings:
+            settings.append([setting.name, setting.value, setting.source])
         out += ["", *terminal.table([["SETTING", "VALUE", "FROM"], *settings])]
     return out
 
 
 def _devices(state: PluginState) -> list[list[str]]:
-    claims = {each.uid: f"{each.namespace}/{each.name}" for each in state.claims.claims}
+    claims = {claim.uid: f"{claim.namespace}/{claim.name}" for claim in state.claims.claims}
     rows = [["DEVICE", "CORES", "MEMORY", "LINKS TO", "HEALTH", "CLAIM"]]
-    for each in state.devices.devices:
-        memory = f"{each.memory_bytes >> 30} GiB" if each.memory_bytes else "-"
-        links = words.ranges(each.connected_devices) or "-"
-        holder = claims.get(each.claim_uid, each.claim_uid) or "-"
-        rows.append([each.name, str(each.core_count), memory, links, HEALTH[each.health], holder])
+    for device in state.devices.devices:
+        memory = f"{device.memory_bytes >> 30} GiB" if device.memory_bytes else "-"
+        links = words.ranges(device.connected_devices) or "-"
+        holder = claims.get(device.claim_uid, device.claim_uid) or "-"
+        rows.append([device.name, str(device.core_count), memory, links, HEALTH[device.health], holder])
     return rows
 
 
 def _claims(state: PluginState) -> list[list[str]]:
     rows = [["PREPARED CLAIM", "DEVICES", "SINCE"]]
-    for each in state.claims.claims:
+    for claim in state.claims.claims:
         admin = ""
-        if any(device.admin_access for device in each.devices):
+        if any(device.admin_access for device in claim.devices):
             admin = " (admin access)"
-        devices = words.devices([device.device for device in each.devices]) + admin
-        rows.append([f"{each.namespace}/{each.name}", devices, each.prepared_at])
+        devices = words.devices([device.device for device in claim.devices]) + admin
+        rows.append([f"{claim.namespace}/{claim.name}", devices, claim.prepared_at])
     return rows
 
 
-def _reservation(found: pb.GetReservationResponse) -> list[str]:
-    if not found.ultraserver:
+def _reservation(response: pb.GetReservationResponse) -> list[str]:
+    if not response.ultraserver:
         return []
-    text = f"UltraServer {found.ultraserver}"
-    if not found.HasField("reservation"):
-        if found.known:
+    text = f"UltraServer {response.ultraserver}"
+    if not response.HasField("reservation"):
+        if response.known:
             return [f"{text}: not reserved"]
         return [text]
-    mine = found.reservation
-    text += f": reserved for workload {mine.workload}, {mine.phase}"
-    if mine.HasField("rank"):
-        text += f", rank {mine.rank} of {mine.world_size}"
-    if found.HasField("tag"):
-        text += f"; its devices show {found.tag.phase}"
+    reservation = response.reservation
+    text += f": reserved for workload {reservation.workload}, {reservation.phase}"
+    if reservation.HasField("rank"):
+        text += f", rank {reservation.rank} of {reservation.world_size}"
+    if response.HasField("tag"):
+        text += f"; its devices show {response.tag.phase}"
     else:
         text += "; its devices do not show it"
     return terminal.wrapped(text, rest="  ")

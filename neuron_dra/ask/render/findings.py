@@ -62,7 +62,7 @@ class Report:
         return {
             "subject": self.subject,
             "state": self.state,
-            "causes": [each.to_wire() for each in self.findings],
+            "causes": [finding.to_wire() for finding in self.findings],
             "notes": list(self.notes),
         }
 
@@ -80,10 +80,10 @@ class Facts:
 
     def some(self, label: str, texts: Iterable[str], most: int = 4, of: int = 0) -> None:
         """Add one fact for each text, at most `most`, and how many are left of `of`, or if 0 of the texts."""
-        left = iter(texts)
-        for text in itertools.islice(left, most):
+        remaining = iter(texts)
+        for text in itertools.islice(remaining, most):
             self.add(label, text)
-        more = of - most if of else sum(1 for _ in left)
+        more = of - most if of else sum(1 for _ in remaining)
         if more > 0:
             self.add("", f"and {more} more")
 
@@ -94,10 +94,10 @@ class Facts:
 
 def working(changes: Iterable[ProposedChange | None], most: int = 3) -> tuple[ProposedChange, ...]:
     """Return the first changes that work, each once."""
-    found: dict[str, ProposedChange] = {}
+    change_by_text: dict[str, ProposedChange] = {}
     for change in changes:
         if change is not None:
-            found.setdefault(change.text, change)
-        if len(found) == most:
+            change_by_text.setdefault(change.text, change)
+        if len(change_by_text) == most:
             break
-    return tuple(found.values())
+    return tuple(change_by_text.values())

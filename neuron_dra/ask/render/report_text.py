@@ -21,20 +21,20 @@ _NAMED = 12
 
 def lines(report: Report) -> list[str]:
     """Return the report, as wide as the terminal."""
-    found: list[str] = []
+    report_lines: list[str] = []
     if not report.findings:
-        found += terminal.wrapped(_headed(report), rest="  ")
+        report_lines += terminal.wrapped(_headed(report), rest="  ")
     for number, finding in enumerate(report.findings):
         if number == 0:
             head = f"{_headed(report)}: {finding.text}"
         else:
             head = f"also: {finding.text}"
         text = terminal.wrapped(head, rest="  ")
-        found += [terminal.colored(line, "bold") if number == 0 else line for line in text]
-        found += details(finding)
+        report_lines += [terminal.colored(line, "bold") if number == 0 else line for line in text]
+        report_lines += details(finding)
     for note in report.notes:
-        found += terminal.wrapped(note, first="note: ", rest="      ")
-    return found
+        report_lines += terminal.wrapped(note, first="note: ", rest="      ")
+    return report_lines
 
 
 def together(reports: Sequence[Report]) -> list[str]:
@@ -48,11 +48,11 @@ def together(reports: Sequence[Report]) -> list[str]:
         if len(same) < _ALIKE:
             shown += same
             continue
-        first, *others = same
+        first, *other_reports = same
         kind = first.subject.partition(" ")[0]
-        named = words.listed((each.subject.removeprefix(f"{kind} ") for each in others), _NAMED)
+        named = words.listed((report.subject.removeprefix(f"{kind} ") for report in other_reports), _NAMED)
         shown.append(replace(first, notes=(f"the same of {named}", *first.notes)))
-    texts = ["\n".join(lines(each)) for each in shown]
+    texts = ["\n".join(lines(report)) for report in shown]
     return "\n\n".join(texts).split("\n")
 
 
@@ -74,24 +74,24 @@ def _headed(report: Report) -> str:
 
 def _is_repeated(cause: str, message: str) -> bool:
     """Return True if the first line has all of a message, but for the words that Kubernetes puts before it."""
-    said = cause.partition(": ")[2]
-    return message in cause or (said in message and len(said) > _REPEATED * len(message))
+    cause_message = cause.partition(": ")[2]
+    return message in cause or (cause_message in message and len(cause_message) > _REPEATED * len(message))
 
 
 def details(finding: Finding) -> list[str]:
     """Return facts and changes of a finding."""
-    found: list[str] = []
+    detail_lines: list[str] = []
     last = ""
     for name, text in finding.facts:
         if name in _MESSAGES and _is_repeated(finding.text, text):
             continue
         label = "" if name == last else name
         last = name
-        found += terminal.advice(text, first=f"  {label:<{_LABEL}} ", rest=" " * (_LABEL + 3))
+        detail_lines += terminal.advice(text, first=f"  {label:<{_LABEL}} ", rest=" " * (_LABEL + 3))
     for number, change in enumerate(finding.changes):
         label = "to change" if number == 0 else "or"
         indent = " " * (_LABEL + 3)
         shown = terminal.advice(change.text, first=f"  {label:<{_LABEL}} ", rest=indent)
         shown += terminal.wrapped(change.outcome, first=indent, rest=indent)
-        found += [terminal.colored(line, "green") for line in shown]
-    return found
+        detail_lines += [terminal.colored(line, "green") for line in shown]
+    return detail_lines

@@ -118,10 +118,10 @@ def _extent(rows: Sequence[Sequence[str]], gap: str) -> int:
 
 def _aligned(rows: Sequence[Sequence[str]], gap: str) -> list[str]:
     widths = _widths(rows)
-    found = []
+    lines = []
     for row in rows:
-        found.append(gap.join(cell.ljust(size) for cell, size in zip(row, widths, strict=True)).rstrip())
-    return found
+        lines.append(gap.join(cell.ljust(size) for cell, size in zip(row, widths, strict=True)).rstrip())
+    return lines
 
 
 def _without_domains(rows: Sequence[Sequence[str]], column: int) -> Sequence[Sequence[str]]:
@@ -130,10 +130,10 @@ def _without_domains(rows: Sequence[Sequence[str]], column: int) -> Sequence[Seq
     short = {name.partition(".")[0] for name in names}
     if len(short) < len(names) or any(map(str.isdecimal, short)):
         return rows
-    found = []
+    short_rows = []
     for row in rows:
-        found.append([*row[:column], row[column].partition(".")[0], *row[column + 1 :]])
-    return found
+        short_rows.append([*row[:column], row[column].partition(".")[0], *row[column + 1 :]])
+    return short_rows
 
 
 def _folded(rows: Sequence[Sequence[str]], gap: str, space: int) -> list[str]:
@@ -141,16 +141,16 @@ def _folded(rows: Sequence[Sequence[str]], gap: str, space: int) -> list[str]:
     fronts = _aligned([row[:-1] for row in rows], gap)
     start = max(map(len, fronts)) + len(gap)
     beside = space - start >= _LEAST
-    rest = " " * (start if beside else len(gap) * 2)
-    found = []
+    indent = " " * (start if beside else len(gap) * 2)
+    lines = []
     for row, front in zip(rows, fronts, strict=True):
-        cells = textwrap.wrap(row[-1], space - len(rest), break_long_words=False, break_on_hyphens=False)
+        cells = textwrap.wrap(row[-1], space - len(indent), break_long_words=False, break_on_hyphens=False)
         if beside:
             cells[:1] = [f"{front:<{start}}{cells[0]}"] if cells else [front]
         else:
             cells.insert(0, front)
-        found += [cells[0], *(rest + cell for cell in cells[1:])]
-    return found
+        lines += [cells[0], *(indent + cell for cell in cells[1:])]
+    return lines
 
 
 def columns(lines: Sequence[str], gap: str = "    ") -> list[str]:
@@ -160,11 +160,11 @@ def columns(lines: Sequence[str], gap: str = "    ") -> list[str]:
         return list(lines)
     height = -(-len(lines) // number)
     size = max(map(len, lines))
-    found = []
+    joined = []
     for place in range(height):
         row = [line.ljust(size) for line in lines[place::height]]
-        found.append(gap.join(row).rstrip())
-    return found
+        joined.append(gap.join(row).rstrip())
+    return joined
 
 
 def across(lines: Sequence[str], gap: str = "    ") -> int:
@@ -187,10 +187,10 @@ def write_data(kind: str, data: Mapping[str, Any] | Sequence[Any], form: str, **
     """
     whole = dict(data) if isinstance(data, Mapping) else {"items": list(data)}
     name = kind if isinstance(data, Mapping) else f"{kind}List"
-    value = {"apiVersion": API_VERSION, "kind": name, **whole, **beside}
+    answer = {"apiVersion": API_VERSION, "kind": name, **whole, **beside}
     if form == "json":
-        sys.stdout.write(json.dumps(value, indent=2) + "\n")
+        sys.stdout.write(json.dumps(answer, indent=2) + "\n")
         return
     import yaml
 
-    sys.stdout.write(yaml.safe_dump(value, sort_keys=False, width=120, allow_unicode=True))
+    sys.stdout.write(yaml.safe_dump(answer, sort_keys=False, width=120, allow_unicode=True))

@@ -48,9 +48,9 @@ def amount(published: Sequence[str]) -> str:
 
 def listed(texts: Iterable[str], most: int = 4) -> str:
     """Return texts separated by commas, the first `most` of them."""
-    found = list(texts)
-    more = f" and {len(found) - most} more" if len(found) > most else ""
-    return ", ".join(found[:most]) + more
+    all_texts = list(texts)
+    more = f" and {len(all_texts) - most} more" if len(all_texts) > most else ""
+    return ", ".join(all_texts[:most]) + more
 
 
 def devices(published: Sequence[str], spec: InstanceType | None = None) -> str:
@@ -58,7 +58,7 @@ def devices(published: Sequence[str], spec: InstanceType | None = None) -> str:
 
     With the instance type, a connected set is the devices that it consists of.
     """
-    numbers, others = [], []
+    numbers, other_names = [], []
     for name in published:
         number = name.removeprefix(names.DEVICE_PREFIX)
         whole = members.of(name, spec)
@@ -67,62 +67,62 @@ def devices(published: Sequence[str], spec: InstanceType | None = None) -> str:
         elif whole is not None and whole.cores is None:
             numbers += whole.ids
         else:
-            others.append(name)
+            other_names.append(name)
     if not numbers:
-        return ", ".join(_in_short(others))
+        return ", ".join(_in_short(other_names))
     noun = "device" if len(numbers) == 1 else "devices"
-    return ", ".join([f"{noun} {ranges(numbers)}", *_in_short(others)])
+    return ", ".join([f"{noun} {ranges(numbers)}", *_in_short(other_names)])
 
 
-def _in_short(others: Iterable[str]) -> list[str]:
+def _in_short(other_names: Iterable[str]) -> list[str]:
     """Return names of devices of other drivers, of which one may have many: "efa 0-15" for efa-0 to efa-15.
 
     Devices that are named by their PCI function have no numbers: "pci-0000-10-19-0 and 7 more".
     """
-    others = list(others)
-    by_function = sorted(name for name in others if _PCI.fullmatch(name))
-    found: list[str] = []
+    other_names = list(other_names)
+    by_function = sorted(name for name in other_names if _PCI.fullmatch(name))
+    short: list[str] = []
     if len(by_function) >= FEW:
-        others = [name for name in others if name not in by_function]
-        found.append(f"{by_function[0]} and {len(by_function) - 1} more")
+        other_names = [name for name in other_names if name not in by_function]
+        short.append(f"{by_function[0]} and {len(by_function) - 1} more")
     numbered: dict[str, list[int]] = defaultdict(list)
-    for name in others:
+    for name in other_names:
         prefix, _, number = name.rpartition("-")
         if prefix and number.isdigit() and not name.startswith("neuron"):
             numbered[prefix].append(int(number))
         else:
-            found.append(name)
+            short.append(name)
     for prefix, numbers in numbered.items():
         if len(numbers) < FEW:
-            found += [f"{prefix}-{number}" for number in numbers]
+            short += [f"{prefix}-{number}" for number in numbers]
         else:
-            found.append(f"{prefix} {ranges(numbers)}")
-    return sorted(found)
+            short.append(f"{prefix} {ranges(numbers)}")
+    return sorted(short)
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
+def nearest(name: str, candidates: Iterable[str]) -> str:
     """Return the known name that differs in case and underscores only, or resembles `name`; empty if none does."""
-    plain = {each.lower().replace("_", ""): each for each in known}
-    wanted = name.lower().replace("_", "")
-    if wanted in plain:
-        near = [wanted]
+    plain = {candidate.lower().replace("_", ""): candidate for candidate in candidates}
+    plain_name = name.lower().replace("_", "")
+    if plain_name in plain:
+        near = [plain_name]
     else:
-        near = difflib.get_close_matches(wanted, plain, n=1, cutoff=0.6)
+        near = difflib.get_close_matches(plain_name, plain, n=1, cutoff=0.6)
     if near:
         return plain[near[0]]
     return ""
 
 
-def host(name: str, known: Iterable[str]) -> str:
+def host(name: str, node_names: Iterable[str]) -> str:
     """Return the node that a name means, which may lack the node's domain; the name if it means none, or several."""
-    found = []
-    for each in known:
-        if each == name:
+    hosts = []
+    for node_name in node_names:
+        if node_name == name:
             return name
-        if each.partition(".")[0] == name:
-            found.append(each)
-    if len(found) == 1:
-        return found[0]
+        if node_name.partition(".")[0] == name:
+            hosts.append(node_name)
+    if len(hosts) == 1:
+        return hosts[0]
     return name
 
 

@@ -53,16 +53,16 @@ class Row:
 
 def rows(nodes: Sequence[NodeView], namespace: str) -> list[Row]:
     """Return who holds devices of the nodes, those with the most first; `namespace` limits it, empty for all."""
-    found: list[Row] = []
+    all_rows: list[Row] = []
     for node in nodes:
-        held: dict[str, tuple[Holder, list[DeviceView]]] = {}
+        devices_by_holder: dict[str, tuple[Holder, list[DeviceView]]] = {}
         for device in node.devices:
             for holder in device.holders:
                 if namespace in ("", holder.namespace):
-                    held.setdefault(holder.key, (holder, []))[1].append(device)
-        for holder, devices in held.values():
-            found.append(_row(node, holder, devices))
-    return sorted(found, key=lambda row: (-row.chips, row.namespace, row.who))
+                    devices_by_holder.setdefault(holder.key, (holder, []))[1].append(device)
+        for holder, devices in devices_by_holder.values():
+            all_rows.append(_row(node, holder, devices))
+    return sorted(all_rows, key=lambda row: (-row.chips, row.namespace, row.who))
 
 
 def _row(node: NodeView, holder: Holder, devices: Sequence[DeviceView]) -> Row:
@@ -79,9 +79,9 @@ def _row(node: NodeView, holder: Holder, devices: Sequence[DeviceView]) -> Row:
 
 def data(world: World, namespace: str, selected: labels.Test) -> list[dict[str, Any]]:
     """Return the rows for `-o json` and `-o yaml`."""
-    found = []
+    row_objects = []
     for row in rows(fleet.nodes(world, selected), namespace):
-        found.append(
+        row_objects.append(
             {
                 "namespace": row.namespace,
                 "pods": list(row.pods),
@@ -90,7 +90,7 @@ def data(world: World, namespace: str, selected: labels.Test) -> list[dict[str, 
                 "devices": list(row.devices),
             }
         )
-    return found
+    return row_objects
 
 
 def table(world: World, namespace: str, selected: labels.Test) -> str:
@@ -108,12 +108,12 @@ def lines(world: World, namespace: str, selected: labels.Test, *, wide: bool, he
     """Return the screen: each namespace with what it holds, then the pods; without `headers` the pods alone."""
     note = unseen.note(world.snapshot)
     out = terminal.wrapped(note, rest="  ") if note else []
-    found = rows(fleet.nodes(world, selected), namespace)
-    if not found:
+    all_rows = rows(fleet.nodes(world, selected), namespace)
+    if not all_rows:
         if headers:
             return [*out, "no claim holds Neuron devices"]
         return out
-    shown = found if wide or not headers else found[:SHOWN]
+    shown = all_rows if wide or not headers else all_rows[:SHOWN]
     blind = {fault.name for fault in stuck.without_devices(world, namespace)}
     listed = []
     for row in shown:
@@ -123,27 +123,27 @@ def lines(world: World, namespace: str, selected: labels.Test, *, wide: bool, he
     if not headers:
         return [*out, *terminal.table(listed, hosts=1)]
     by_namespace: dict[str, list[Row]] = defaultdict(list)
-    for row in found:
+    for row in all_rows:
         by_namespace[row.namespace].append(row)
-    ordered = sorted(by_namespace.items(), key=lambda each: -sum(row.chips for row in each[1]))
+    ordered = sorted(by_namespace.items(), key=lambda name_and_rows: -sum(row.chips for row in name_and_rows[1]))
     summed = []
     for name, own in ordered:
         pods = {row.who for row in own}
         summed.append([name, _amount(own), str(len(pods))])
     out += _headed([["NAMESPACE", "HOLDS", "PODS"], *summed])
     out += ["", *_headed([["POD", "NODE", "HOLDS"], *listed], hosts=1)]
-    left = len(found) - len(shown)
-    return out + ([f"and {left} more: -o wide"] if left else [])
+    hidden = len(all_rows) - len(shown)
+    return out + ([f"and {hidden} more: -o wide"] if hidden else [])
 
 
-def _amount(held: Sequence[Row]) -> str:
+def _amount(held_rows: Sequence[Row]) -> str:
     """Return how many devices and whole nodes there are, each with its unit."""
     amounts = Counter[str]()
-    for row in held:
+    for row in held_rows:
         amounts["node" if row.is_whole else "device"] += len(row.devices)
     return ", ".join(words.count(number, unit) for unit, number in sorted(amounts.items()))
 
 
 def _headed(cells: Sequence[Sequence[str]], hosts: int | None = None) -> list[str]:
-    head, *rest = terminal.table(cells, hosts=hosts)
-    return [terminal.colored(head, "bold"), *rest]
+    head, *other_lines = terminal.table(cells, hosts=hosts)
+    return [terminal.colored(head, "bold"), *other_lines]

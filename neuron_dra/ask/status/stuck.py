@@ -39,7 +39,7 @@ def stuck(world: World, namespace: str) -> list[StuckPod]:
         return []
     from neuron_dra.ask.why import pod as why_pod
 
-    found = []
+    stuck_pods = []
     for pod in placed:
         report = why_pod.report(world, pod)
         if report.fine or not report.findings:
@@ -48,13 +48,13 @@ def stuck(world: World, namespace: str) -> list[StuckPod]:
         if first.code not in _NO_REASON:
             meta = pod["metadata"]
             name = f"{meta.get('namespace') or 'default'}/{meta['name']}"
-            found.append(StuckPod(name, str(pod["spec"]["nodeName"]), first.code, first.text))
-    return found
+            stuck_pods.append(StuckPod(name, str(pod["spec"]["nodeName"]), first.code, first.text))
+    return stuck_pods
 
 
 def without_devices(world: World, namespace: str) -> list[FleetFault]:
     """Return the pods with a node that hold Neuron devices which none of their containers sees."""
-    found = []
+    pod_faults = []
     for pod, place in world.placed_pods:
         if not place.spec.node_name or place.has_ended or demand.names_all_claims(pod):
             continue
@@ -63,10 +63,10 @@ def without_devices(world: World, namespace: str) -> list[FleetFault]:
 
             for entry in container_sight.unnamed(pod, world.claims_of(pod), world.snapshot):
                 name = f"{place.metadata.namespace or 'default'}/{place.metadata.name}"
-                found.append(FleetFault("pod", name, UNSEEN, f"no container names the claim {entry}"))
-        if len(found) >= MOST:
+                pod_faults.append(FleetFault("pod", name, UNSEEN, f"no container names the claim {entry}"))
+        if len(pod_faults) >= MOST:
             break
-    return found
+    return pod_faults
 
 
 def _placed(world: World, namespace: str) -> Iterator[Wire]:

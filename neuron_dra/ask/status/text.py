@@ -52,20 +52,20 @@ def data(world: World, namespace: str, selected: labels.Test = labels.EVERY) -> 
     return of_nodes(world, fleet.nodes(world, selected), namespace)
 
 
-def of_nodes(world: World, found: Sequence[NodeView], namespace: str) -> dict[str, Any]:
+def of_nodes(world: World, node_views: Sequence[NodeView], namespace: str) -> dict[str, Any]:
     """Return the same of nodes that are known already."""
     missing = unseen.kinds(world.snapshot)
-    types = [of_type(kind, members, missing) for kind, members in _by_type(found)]
+    types = [of_type(kind, members, missing) for kind, members in _by_type(node_views)]
     groups, results = [], _results(world)
-    for name, members in fleet.ultraservers(found).items():
+    for name, members in fleet.ultraservers(node_views).items():
         groups.append({**_group(name, members, missing), "tests": tested.rows(results.get(name, ()))})
     waiting = [_waiting(pod) for pod in _pods(world, namespace)]
-    nodes = [_row(node, missing) for node in found]
-    not_started = [each.to_wire() for each in stuck.stuck(world, namespace)]
-    reservations = [each.to_wire() for each in workloads.waiting(world, namespace)]
+    nodes = [_row(node, missing) for node in node_views]
+    not_started = [stuck_pod.to_wire() for stuck_pod in stuck.stuck(world, namespace)]
+    reservations = [workload.to_wire() for workload in workloads.waiting(world, namespace)]
     return {
         "notSeen": unseen.data(world.snapshot),
-        "wrong": list(map(fault_row, [*faults.of_fleet(world, found), *stuck.without_devices(world, namespace)])),
+        "wrong": list(map(fault_row, [*faults.of_fleet(world, node_views), *stuck.without_devices(world, namespace)])),
         "types": types,
         "ultraServers": groups,
         "waiting": waiting,
@@ -89,16 +89,16 @@ def _known(row: dict[str, Any], missing: Collection[str]) -> dict[str, Any]:
 
 
 def _pods(world: World, namespace: str) -> list[Wire]:
-    found = []
+    pods = []
     for pod in fleet.waiting(world):
         if not namespace or pod["metadata"].get("namespace") == namespace:
-            found.append(pod)
-    return found
+            pods.append(pod)
+    return pods
 
 
-def _by_type(found: Iterable[NodeView]) -> list[tuple[str, list[NodeView]]]:
+def _by_type(node_views: Iterable[NodeView]) -> list[tuple[str, list[NodeView]]]:
     groups: dict[str, list[NodeView]] = defaultdict(list)
-    for node in found:
+    for node in node_views:
         groups[node.type].append(node)
     return sorted(groups.items())
 
@@ -169,11 +169,11 @@ PLAIN: Final = Screen()
 
 def sorted_nodes(world: World, selected: labels.Test, sort_by: str) -> list[NodeView]:
     """Return the nodes that are selected, by name or by a number, the smallest first as in kubectl."""
-    found = fleet.nodes(world, selected)
+    node_views = fleet.nodes(world, selected)
     numbers = {"free": lambda node: node.free, "held": lambda node: node.held, "unhealthy": lambda node: node.faulty}
     if sort_by in numbers:
-        return sorted(found, key=numbers[sort_by])
-    return found
+        return sorted(node_views, key=numbers[sort_by])
+    return node_views
 
 
 def lines(
@@ -181,49 +181,49 @@ def lines(
 ) -> list[str]:
     """Return the screen, with the nodes that are selected."""
     wide = wide or screen.wide
-    found, missing = sorted_nodes(world, selected, screen.sort_by), unseen.kinds(world.snapshot)
+    node_views, missing = sorted_nodes(world, selected, screen.sort_by), unseen.kinds(world.snapshot)
     note = unseen.note(world.snapshot)
     out = terminal.wrapped(note, rest="  ") if note else []
     if not screen.headers:
-        types = {kind: of_type(kind, nodes, missing) for kind, nodes in _by_type(found)}
-        return [*out, *_headed(_counts(found, types))[1:], *(_nodes(found, missing)[1:] if wide else ())]
-    if not found:
+        types = {kind: of_type(kind, nodes, missing) for kind, nodes in _by_type(node_views)}
+        return [*out, *_headed(_counts(node_views, types))[1:], *(_nodes(node_views, missing)[1:] if wide else ())]
+    if not node_views:
         if "Node" in missing:
             return [*out, "unknown: the nodes could not be read"]
         pods = _pods(world, namespace)
         return [*out, f"no Neuron nodes: {fleet.NONE}", *(_causes(world, pods, wide=wide) if pods else ())]
-    wrong = [*faults.of_fleet(world, found), *stuck.without_devices(world, namespace)]
+    wrong = [*faults.of_fleet(world, node_views), *stuck.without_devices(world, namespace)]
     out += _wrong(wrong, wide=wide)
-    types = {kind: of_type(kind, nodes, missing) for kind, nodes in _by_type(found)}
-    out += _types(found, types)
+    types = {kind: of_type(kind, nodes, missing) for kind, nodes in _by_type(node_views)}
+    out += _types(node_views, types)
     out += _causes(world, _pods(world, namespace), wide=wide)
     out += _not_started(stuck.stuck(world, namespace), wide=wide)
     out += workloads.lines(world, workloads.waiting(world, namespace), most_named=None if wide else NAMED)
-    groups = fleet.ultraservers(found)
+    groups = fleet.ultraservers(node_views)
     if groups:
         out += ["", terminal.colored("ULTRASERVER", "bold")]
         out += _groups(groups, _faulty(wrong), _results(world), missing, wide=wide)
     if wide:
-        out += ["", *_nodes(found, missing)]
+        out += ["", *_nodes(node_views, missing)]
     return out
 
 
 def _faulty(wrong: Sequence[FleetFault]) -> dict[str, list[str]]:
     """Return what is wrong with UltraServers, by their ids."""
-    found: dict[str, list[str]] = defaultdict(list)
-    for each in wrong:
-        if each.kind == faults.ULTRASERVER:
-            found[each.name].append(each.what)
-    return found
+    texts_by_id: dict[str, list[str]] = defaultdict(list)
+    for fault in wrong:
+        if fault.kind == faults.ULTRASERVER:
+            texts_by_id[fault.name].append(fault.what)
+    return texts_by_id
 
 
-def _wrong(found: Sequence[FleetFault], *, wide: bool) -> list[str]:
+def _wrong(fleet_faults: Sequence[FleetFault], *, wide: bool) -> list[str]:
     """Return a line for each fault, with the UltraServers or nodes that have it."""
-    if not found:
+    if not fleet_faults:
         return []
     groups: dict[tuple[str, str], list[FleetFault]] = defaultdict(list)
-    for each in found:
-        groups[each.what, each.kind].append(each)
+    for fault in fleet_faults:
+        groups[fault.what, fault.kind].append(fault)
     out = [terminal.colored("WRONG", "bold")]
     for (what, kind), same in groups.items():
         who = f"{kind}{'' if len(same) == 1 else 's'}"
@@ -236,28 +236,28 @@ def _affected(head: str, same: Sequence[FleetFault], detail: str, *, wide: bool)
     """Return a fault with as many names as LINES have room for, so that all kinds of faults are on one screen."""
     shown = len(same) if wide else min(len(same), NAMED)
     while True:
-        text = f"{head} {words.listed((each.name for each in same), shown)}{detail}"
-        found = terminal.wrapped(text, first="  ", rest="    ")
-        if wide or shown == 1 or len(found) <= LINES:
-            return found
+        text = f"{head} {words.listed((fault.name for fault in same), shown)}{detail}"
+        fault_lines = terminal.wrapped(text, first="  ", rest="    ")
+        if wide or shown == 1 or len(fault_lines) <= LINES:
+            return fault_lines
         shown -= 1
 
 
-def _types(found: Sequence[NodeView], types: Mapping[str, dict[str, Any]]) -> list[str]:
+def _types(node_views: Sequence[NodeView], types: Mapping[str, dict[str, Any]]) -> list[str]:
     """Return what is free of each type, then what there is: one table on a terminal that has room for it, else two."""
-    free, counts, servers = _capacity(found, types), _counts(found, types), _servers(found, types)
+    free, counts, servers = _capacity(node_views, types), _counts(node_views, types), _servers(node_views, types)
     both = []
-    for left, right in zip(free, counts, strict=True):
-        both.append([*left, *right[1:]])
+    for free_row, count_row in zip(free, counts, strict=True):
+        both.append([*free_row, *count_row[1:]])
     if terminal.is_terminal() and terminal.fits(both):
         return _headed(both) + servers
     return [*_headed(free), *servers, "", *_headed(counts)]
 
 
-def _capacity(found: Sequence[NodeView], types: Mapping[str, dict[str, Any]]) -> list[list[str]]:
+def _capacity(node_views: Sequence[NodeView], types: Mapping[str, dict[str, Any]]) -> list[list[str]]:
     """Return the free devices of each type, and how many groups of them are free together."""
     rows = [["TYPE", "MOST ON A NODE", "FREE", *(f"OF {size}" for size in capacity.SIZES)]]
-    for kind, nodes in _by_type(found):
+    for kind, nodes in _by_type(node_views):
         row = types[kind]
         cells = [kind, _number(row["largestFree"]), _amount(row["free"], nodes)]
         for size in capacity.SIZES:
@@ -267,14 +267,14 @@ def _capacity(found: Sequence[NodeView], types: Mapping[str, dict[str, Any]]) ->
     return rows
 
 
-def _servers(found: Sequence[NodeView], types: Mapping[str, dict[str, Any]]) -> list[str]:
+def _servers(node_views: Sequence[NodeView], types: Mapping[str, dict[str, Any]]) -> list[str]:
     """Return how many UltraServers, pairs and single nodes of each type are free."""
     lines: list[str] = []
-    for kind, nodes in _by_type(found):
+    for kind, nodes in _by_type(node_views):
         if types[kind]["free"] is not None and any(node.ultraserver for node in nodes):
             whole, pairs, single = capacity.servers(nodes)
             parts = [(whole, "UltraServer"), (pairs, "pair"), (single, "node")]
-            text = " and ".join(", ".join(words.count(*each) for each in parts).rsplit(", ", 1))
+            text = " and ".join(", ".join(words.count(*part) for part in parts).rsplit(", ", 1))
             lines += terminal.wrapped(f"{kind}: {text} are free")
     return lines
 
@@ -287,10 +287,10 @@ def _amount(number: int | None, nodes: Sequence[NodeView]) -> str:
     return words.count(number, "node" if is_whole else "device")
 
 
-def _counts(found: Sequence[NodeView], types: Mapping[str, dict[str, Any]]) -> list[list[str]]:
+def _counts(node_views: Sequence[NodeView], types: Mapping[str, dict[str, Any]]) -> list[list[str]]:
     """Return how many nodes and devices of each type there are, and in which states."""
     rows = [["TYPE", "NODES", "PUBLISHED", "HELD", "UNHEALTHY", "RESERVED", "PROBLEMS"]]
-    for kind, nodes in _by_type(found):
+    for kind, nodes in _by_type(node_views):
         row = types[kind]
         shown = (("notReady", "not Ready"), ("cordoned", "cordoned"), ("silent", "silent"))
         problems = [f"{row[key]} {text}" for key, text in shown if row[key]]
@@ -307,8 +307,8 @@ def _number(value: int | None) -> str:
 
 
 def _headed(rows: Sequence[Sequence[str]], hosts: int | None = None) -> list[str]:
-    head, *rest = terminal.table(rows, hosts=hosts)
-    return [terminal.colored(head, "bold"), *rest]
+    head, *other_lines = terminal.table(rows, hosts=hosts)
+    return [terminal.colored(head, "bold"), *other_lines]
 
 
 def _groups(
@@ -320,11 +320,11 @@ def _groups(
     wide: bool,
 ) -> list[str]:
     """Return a line for each UltraServer, those with faults first."""
-    first = sorted(groups.items(), key=lambda each: each[0] not in wrong)
+    first = sorted(groups.items(), key=lambda id_and_nodes: id_and_nodes[0] not in wrong)
     rows = []
     for name, nodes in first[: None if wide else 2 * ROWS]:
         shown = [state(node, missing) for node in nodes]
-        texts = [f"{shown.count(each)} {each}" for each in dict.fromkeys(shown)]
+        texts = [f"{shown.count(node_state)} {node_state}" for node_state in dict.fromkeys(shown)]
         parts = [words.listed(texts, 3), *wrong.get(name, ()), *tested.texts(results.get(name, ()))]
         rows.append([name, nodes[0].type, "; ".join(parts)])
     number = min(terminal.across(terminal.table(rows)), 2)
@@ -333,9 +333,9 @@ def _groups(
     return terminal.columns(terminal.table(listed)) + ([f"and {more} more: -o wide"] if more else [])
 
 
-def _nodes(found: Sequence[NodeView], missing: Collection[str]) -> list[str]:
+def _nodes(node_views: Sequence[NodeView], missing: Collection[str]) -> list[str]:
     rows = [["NODE", "TYPE", "FREE", "HELD", "UNHEALTHY", "STATE"]]
-    for node in found:
+    for node in node_views:
         row = _row(node, missing)
         numbers = [_number(row[key]) for key in ("free", "held", "unhealthy")]
         rows.append([node.name, node.type, *numbers, row["state"]])
@@ -354,24 +354,24 @@ def _causes(world: World, pods: Sequence[Wire], *, wide: bool) -> list[str]:
     shown = groups if wide else groups[:EXPLAINED]
     causes: dict[str, list[str]] = defaultdict(list)
     for same in shown:
-        found = unseen.doubted(situations.waiting(world, same[0])[0], world.snapshot)
-        causes[found.text] += map(_name, same)
+        finding = unseen.doubted(situations.waiting(world, same[0])[0], world.snapshot)
+        causes[finding.text] += map(_name, same)
     out += _together(causes, "pods wait", wide=wide)
-    left = len(pods) - sum(map(len, shown))
-    return out + ([f"and {words.count(left, 'more pod')}: -o wide"] if left else [])
+    hidden = len(pods) - sum(map(len, shown))
+    return out + ([f"and {words.count(hidden, 'more pod')}: -o wide"] if hidden else [])
 
 
-def _not_started(found: Sequence[StuckPod], *, wide: bool) -> list[str]:
-    if not found:
+def _not_started(stuck_pods: Sequence[StuckPod], *, wide: bool) -> list[str]:
+    if not stuck_pods:
         return []
     causes: dict[str, list[str]] = defaultdict(list)
-    for each in found:
-        causes[each.text].append(each.name)
+    for stuck_pod in stuck_pods:
+        causes[stuck_pod.text].append(stuck_pod.name)
     shown = dict(list(causes.items())[: None if wide else EXPLAINED])
-    left = len(found) - sum(map(len, shown.values()))
-    out = ["", terminal.colored(f"NOT STARTED ({words.count(len(found), 'pod')})", "bold")]
+    hidden = len(stuck_pods) - sum(map(len, shown.values()))
+    out = ["", terminal.colored(f"NOT STARTED ({words.count(len(stuck_pods), 'pod')})", "bold")]
     out += _together(shown, "pods", wide=wide)
-    return out + ([f"and {words.count(left, 'more pod')}: -o wide"] if left else [])
+    return out + ([f"and {words.count(hidden, 'more pod')}: -o wide"] if hidden else [])
 
 
 def _together(causes: Mapping[str, Sequence[str]], several: str, *, wide: bool) -> list[str]:
@@ -388,13 +388,13 @@ def _together(causes: Mapping[str, Sequence[str]], several: str, *, wide: bool) 
 
 def alike(pods: Sequence[Wire]) -> list[list[Wire]]:
     """Return pods with equal demands together, which wait for one reason."""
-    found: dict[bytes, list[Wire]] = defaultdict(list)
+    pods_by_demand: dict[bytes, list[Wire]] = defaultdict(list)
     for pod in pods:
-        made = bool((pod.get("status") or {}).get("resourceClaimStatuses"))
-        owner = [each.get("uid") for each in pod["metadata"].get("ownerReferences") or ()]
-        key = msgspec.json.encode((pod["metadata"].get("namespace"), made, owner, pod["spec"]))
-        found[key].append(pod)
-    return list(found.values())
+        has_claims = bool((pod.get("status") or {}).get("resourceClaimStatuses"))
+        owner = [reference.get("uid") for reference in pod["metadata"].get("ownerReferences") or ()]
+        key = msgspec.json.encode((pod["metadata"].get("namespace"), has_claims, owner, pod["spec"]))
+        pods_by_demand[key].append(pod)
+    return list(pods_by_demand.values())
 
 
 def _name(pod: Wire) -> str:

@@ -35,9 +35,9 @@ class WaitingWorkload:
         """Return its name, with its job and its place in a queue."""
         from neuron_dra.ask.why import queue
 
-        known = dict(queue.facts(world, self.view))
-        of = f" of {known['job']}" if "job" in known else ""
-        where = f" (queue {known['queue']})" if "queue" in known else ""
+        facts = dict(queue.facts(world, self.view))
+        of = f" of {facts['job']}" if "job" in facts else ""
+        where = f" (queue {facts['queue']})" if "queue" in facts else ""
         return f"{self.name}{of}{where}"
 
     @property
@@ -52,14 +52,14 @@ class WaitingWorkload:
 
 def waiting(world: World, namespace: str) -> list[WaitingWorkload]:
     """Return the workloads that wait or are degraded; `namespace` limits them, empty for all but tests."""
-    found = []
-    for item in world.snapshot.all("NeuronUltraServerWorkload"):
-        workload = WorkloadView.of(item)
+    waiting_workloads = []
+    for raw_workload in world.snapshot.all("NeuronUltraServerWorkload"):
+        workload = WorkloadView.of(raw_workload)
         own = workload.metadata.namespace
         is_asked = own == namespace if namespace else own != NAMESPACE
-        if is_asked and (each := _waiting(workload)) is not None:
-            found.append(each)
-    return found
+        if is_asked and (waiting_workload := _waiting(workload)) is not None:
+            waiting_workloads.append(waiting_workload)
+    return waiting_workloads
 
 
 def _waiting(workload: WorkloadView) -> WaitingWorkload | None:
@@ -76,23 +76,24 @@ def _waiting(workload: WorkloadView) -> WaitingWorkload | None:
     return WaitingWorkload(workload, name, status.state or _NOT_HANDLED, ready.reason, ready.message)
 
 
-def lines(world: World, found: Sequence[WaitingWorkload], *, most_named: int | None) -> list[str]:
+def lines(world: World, waiting_workloads: Sequence[WaitingWorkload], *, most_named: int | None) -> list[str]:
     """Return the part of the screen, equal waits together; all of it with `most_named` None."""
-    if not found:
+    if not waiting_workloads:
         return []
-    verb = "waits" if len(found) == 1 else "wait"
-    out = ["", terminal.colored(f"WORKLOADS ({len(found)} {verb})", "bold")]
+    verb = "waits" if len(waiting_workloads) == 1 else "wait"
+    out = ["", terminal.colored(f"WORKLOADS ({len(waiting_workloads)} {verb})", "bold")]
     alike: dict[str, list[WaitingWorkload]] = defaultdict(list)
-    for each in found:
-        alike[each.text].append(each)
+    for waiting_workload in waiting_workloads:
+        alike[waiting_workload.text].append(waiting_workload)
     groups = list(alike.items())
     shown = groups if most_named is None else groups[:SHOWN]
     for text, same in shown:
         if len(same) == 1:
             out += terminal.wrapped(f"{same[0].about(world)} is {same[0].state}: {text}", rest="  ")
             continue
-        names = words.listed((each.name for each in same), len(same) if most_named is None else most_named)
+        names = [waiting_workload.name for waiting_workload in same]
+        named = words.listed(names, len(same) if most_named is None else most_named)
         out += terminal.wrapped(f"{len(same)} workloads wait: {text}", rest="  ")
-        out += terminal.wrapped(names, first="  ", rest="  ")
-    left = len(found) - sum(len(same) for _, same in shown)
-    return out + ([f"and {words.count(left, 'more workload')}: -o wide"] if left else [])
+        out += terminal.wrapped(named, first="  ", rest="  ")
+    hidden = len(waiting_workloads) - sum(len(same) for _, same in shown)
+    return out + ([f"and {words.count(hidden, 'more workload')}: -o wide"] if hidden else [])

@@ -44,13 +44,13 @@ def run(args: argparse.Namespace) -> int:
         raise SettingsError("--dir: only with write")
     if args.action == "list":
         return _list(args)
-    made = {each.name: _text(each) for each in _chosen(args)}
+    text_by_name = {template.name: _text(template) for template in _chosen(args)}
     if args.action == "write":
-        _write(Path(args.dir or "."), made)
+        _write(Path(args.dir or "."), text_by_name)
         return 0
     from neuron_dra.ask.render import terminal
 
-    terminal.write(["---\n".join(made.values()).rstrip("\n")])
+    terminal.write(["---\n".join(text_by_name.values()).rstrip("\n")])
     return 0
 
 
@@ -64,11 +64,11 @@ def _list(args: argparse.Namespace) -> int:
     for name in args.names:
         if catalogue.lookup(name) is None:
             raise SettingsError(f"the instance type {name} is unknown{catalogue.nearest(name)}")
-    found = []
-    for each in library.all_of_them():
-        if not args.names or each.type.name in args.names:
-            found.append(each)
-    terminal.write(terminal.table([["TEMPLATE", "A POD GETS"], *([each.name, each.text] for each in found)]))
+    rows = [["TEMPLATE", "A POD GETS"]]
+    for template in library.all_of_them():
+        if not args.names or template.type.name in args.names:
+            rows.append([template.name, template.text])
+    terminal.write(terminal.table(rows))
     return 0
 
 
@@ -76,14 +76,14 @@ def _chosen(args: argparse.Namespace) -> Iterator[LibraryTemplate]:
     """Yield the templates that are named, with what the flags add. Raises SettingsError."""
     from neuron_dra.ask.templates import library
 
-    known = {each.name: each for each in library.all_of_them()}
+    template_by_name = {template.name: template for template in library.all_of_them()}
     if not args.names:
         raise SettingsError(f"templates {args.action}: name a template; see templates list")
     for name in args.names:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
+        if name not in template_by_name:
+            near = difflib.get_close_matches(name, template_by_name, n=1)
             raise SettingsError(f"there is no template {name}" + (f"; did you mean {near[0]}?" if near else ""))
-        shown = library.with_cores(known[name], args.lnc) if args.lnc else known[name]
+        shown = library.with_cores(template_by_name[name], args.lnc) if args.lnc else template_by_name[name]
         yield library.with_efa(shown) if args.efa else shown
 
 
@@ -93,11 +93,11 @@ def _text(template: LibraryTemplate) -> str:
     return f"# A pod gets {template.text}.\n{yaml.safe_dump(template.wire, sort_keys=False, width=120)}"
 
 
-def _write(folder: Path, made: Mapping[str, str]) -> None:
+def _write(folder: Path, text_by_name: Mapping[str, str]) -> None:
     """Write a file for each template, and print its name. Raises SettingsError if a file has another content."""
     from neuron_dra.ask.render import terminal
 
-    paths = {folder / f"{name}.yaml": text for name, text in made.items()}
+    paths = {folder / f"{name}.yaml": text for name, text in text_by_name.items()}
     for path, text in paths.items():
         if path.exists() and path.read_text() != text:
             raise SettingsError(f"{path} exists and has another content: remove it, or name another folder with --dir")

@@ -42,63 +42,63 @@ def of_type(spec: InstanceType) -> Iterator[LibraryTemplate]:
         return
     for count in sorted(sizes.device_counts(spec)):
         try:
-            made = claims.template(LimitsDemand({}, "", sizes.DEVICE, "", count), [spec], "")
+            wire = claims.template(LimitsDemand({}, "", sizes.DEVICE, "", count), [spec], "")
         except CannotMigrate:
             continue  # connected devices of this number need the sets of Kubernetes 1.36
-        grouped = "constraints" in made["spec"]["spec"]["devices"]
+        grouped = "constraints" in wire["spec"]["spec"]["devices"]
         which = "all " if count == spec.device_count > 1 else ""
         text = f"{which}{count} {'connected ' if grouped else ''}device{'s' if count > 1 else ''}"
-        yield LibraryTemplate(spec, text, made)
+        yield LibraryTemplate(spec, text, wire)
 
 
 def _nodes(spec: InstanceType, number: int) -> LibraryTemplate:
-    made = claims.template(LimitsDemand({}, "", sizes.DEVICE, "", spec.device_count), [spec], "")
+    wire = claims.template(LimitsDemand({}, "", sizes.DEVICE, "", spec.device_count), [spec], "")
     if number == 1:
-        return LibraryTemplate(spec, f"a node with all {spec.device_count} devices", made)
-    made["metadata"]["name"] += f"-group-of-{number}"
-    add_config(made, {"kind": "UltraServerConfig", "ultraserverMode": number})
-    return LibraryTemplate(spec, f"a node of a group of {number} in one UltraServer", made)
+        return LibraryTemplate(spec, f"a node with all {spec.device_count} devices", wire)
+    wire["metadata"]["name"] += f"-group-of-{number}"
+    add_config(wire, {"kind": "UltraServerConfig", "ultraserverMode": number})
+    return LibraryTemplate(spec, f"a node of a group of {number} in one UltraServer", wire)
 
 
-def add_config(made: dict[str, Any], parameters: dict[str, Any]) -> None:
+def add_config(wire: dict[str, Any], parameters: dict[str, Any]) -> None:
     """Add configuration for the driver to a template."""
     opaque = {"driver": names.DRIVER, "parameters": {"apiVersion": f"{names.DRIVER}/v1", **parameters}}
-    devices = made["spec"]["spec"]["devices"]
-    requests = [each["name"] for each in devices["requests"]]
+    devices = wire["spec"]["spec"]["devices"]
+    requests = [request["name"] for request in devices["requests"]]
     devices.setdefault("config", []).append({"requests": requests, "opaque": opaque})
 
 
-def with_cores(found: LibraryTemplate, size: int) -> LibraryTemplate:
+def with_cores(template: LibraryTemplate, size: int) -> LibraryTemplate:
     """Return the template with a size of logical NeuronCores. Raises SettingsError if the type has another one only."""
-    allowed = found.type.lnc_allowed
+    allowed = template.type.lnc_allowed
     if size not in allowed:
         offered = "its size is fixed"
         if allowed:
             offered = f"it offers {' and '.join(map(str, allowed))}"
-        raise SettingsError(f"--lnc {size}: {found.type.name} does not offer it; {offered}")
-    made = {**found.wire, "metadata": {**found.wire["metadata"], "name": f"{found.name}-lnc-{size}"}}
-    add_config(made, {"kind": "NeuronConfig", "logicalNeuronCore": size})
+        raise SettingsError(f"--lnc {size}: {template.type.name} does not offer it; {offered}")
+    wire = {**template.wire, "metadata": {**template.wire["metadata"], "name": f"{template.name}-lnc-{size}"}}
+    add_config(wire, {"kind": "NeuronConfig", "logicalNeuronCore": size})
     return LibraryTemplate(
-        found.type, f"{found.text}, {size} physical core{'s' if size > 1 else ''} in a logical one", made
+        template.type, f"{template.text}, {size} physical core{'s' if size > 1 else ''} in a logical one", wire
     )
 
 
-def with_efa(found: LibraryTemplate) -> LibraryTemplate:
+def with_efa(template: LibraryTemplate) -> LibraryTemplate:
     """Return the template with the EFA interfaces beside the devices. Raises SettingsError for types without a map."""
-    devices = found.wire["spec"]["spec"]["devices"]
-    counts = {each["name"]: each["exactly"].get("count") for each in devices["requests"]}
-    if found.type.efa is None or found.type.whole_node or None in counts.values():
-        raise SettingsError(f"--efa: {found.name} has no EFA interfaces of its own devices; see templates list")
+    devices = template.wire["spec"]["spec"]["devices"]
+    counts = {request["name"]: request["exactly"].get("count") for request in devices["requests"]}
+    if template.type.efa is None or template.type.whole_node or None in counts.values():
+        raise SettingsError(f"--efa: {template.name} has no EFA interfaces of its own devices; see templates list")
     devices.setdefault("constraints", [{"requests": [*counts], "matchAttribute": claims.group_attribute(1)}])
     beside = {name: name.replace("neurons", "efas") for name in counts}
     for constraint in devices["constraints"]:
         constraint["requests"] += [beside[name] for name in constraint["requests"]]
     devices["requests"] += [
-        {"name": beside[name], "exactly": {"deviceClassName": EFA_CLASS, "count": _interfaces(found.type, count)}}
+        {"name": beside[name], "exactly": {"deviceClassName": EFA_CLASS, "count": _interfaces(template.type, count)}}
         for name, count in counts.items()
     ]
-    made = {**found.wire, "metadata": {**found.wire["metadata"], "name": f"{found.name}-efa"}}
-    return LibraryTemplate(found.type, f"{found.text}, and the EFA interfaces beside them", made)
+    wire = {**template.wire, "metadata": {**template.wire["metadata"], "name": f"{template.name}-efa"}}
+    return LibraryTemplate(template.type, f"{template.text}, and the EFA interfaces beside them", wire)
 
 
 def _interfaces(spec: InstanceType, count: int) -> int:
@@ -109,7 +109,7 @@ def _interfaces(spec: InstanceType, count: int) -> int:
 
 def all_of_them() -> list[LibraryTemplate]:
     """Return the templates of every type."""
-    found: list[LibraryTemplate] = []
+    templates: list[LibraryTemplate] = []
     for spec in catalogue.all_types():
-        found += of_type(spec)
-    return found
+        templates += of_type(spec)
+    return templates

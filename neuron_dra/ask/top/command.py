@@ -120,17 +120,18 @@ def _show(
     from neuron_dra.ask.render import terminal
     from neuron_dra.ask.top import text as top_text
 
-    found = top_text.rows(before, after, args.by, args.namespace)
+    usage_rows = top_text.rows(before, after, args.by, args.namespace)
     if args.output in ("json", "yaml"):
-        data = {"usage": [each.data() for each in found], "unread": dict(failures)}
-        terminal.write_data("Usage", data, args.output)
+        answer = {"usage": [row.data() for row in usage_rows], "unread": dict(failures)}
+        terminal.write_data("Usage", answer, args.output)
         return
     if args.watch and sys.stdout.isatty():
         sys.stdout.write(CLEAR)
     if args.most and len(after) + len(failures) > FLEET:
-        terminal.write(top_text.fleet(after, found, failures, by=args.by, wide=args.output == "wide", most=args.most))
+        is_wide = args.output == "wide"
+        terminal.write(top_text.fleet(after, usage_rows, failures, by=args.by, wide=is_wide, most=args.most))
         return
-    terminal.write(top_text.lines(after, found, failures, by=args.by, wide=args.output == "wide"))
+    terminal.write(top_text.lines(after, usage_rows, failures, by=args.by, wide=args.output == "wide"))
 
 
 async def _plugins(client: KubeClient, args: argparse.Namespace, namespace: str) -> list[PluginPod]:
@@ -142,15 +143,15 @@ async def _plugins(client: KubeClient, args: argparse.Namespace, namespace: str)
     from neuron_dra.errors import ApiError, Forbidden
     from neuron_dra.kube.requests import PODS
 
-    found: dict[str, tuple[tuple[bool, str], PluginPod]] = {}
+    plugin_by_node: dict[str, tuple[tuple[bool, str], PluginPod]] = {}
     try:
         async for page in client.list(PODS, args.driver_namespace, labelSelector=SELECTOR):
             for pod in page.decoded(dict).objects:
                 seen = PodView.of(pod)
                 plugin = _plugin(seen, args.driver_namespace)
                 rank = seen.is_ready, str(seen.metadata.creation_timestamp or "")
-                if plugin is not None and (plugin.node not in found or found[plugin.node][0] < rank):
-                    found[plugin.node] = rank, plugin
+                if plugin is not None and (plugin.node not in plugin_by_node or plugin_by_node[plugin.node][0] < rank):
+                    plugin_by_node[plugin.node] = rank, plugin
     except Forbidden as err:
         if err.status == 401:
             hint = ""
@@ -159,21 +160,21 @@ async def _plugins(client: KubeClient, args: argparse.Namespace, namespace: str)
         raise SettingsError(cluster.reason(err) + hint) from err
     except (ApiError, ValueError, KeyError, TypeError) as err:
         raise SettingsError(f"cannot list the driver's pods in {args.driver_namespace}: {err}") from err
-    if not found:
+    if not plugin_by_node:
         raise SettingsError(
             f"no pod of the driver runs in namespace {args.driver_namespace}; --driver-namespace names another one"
         )
-    asked = [await _node_of(client, target, namespace) for target in args.targets]
-    wanted = [words.host(node, found) for node in asked] or sorted(found)
-    for node in wanted:
-        if node not in found:
+    named_nodes = [await _node_of(client, target, namespace) for target in args.targets]
+    chosen_nodes = [words.host(node, plugin_by_node) for node in named_nodes] or sorted(plugin_by_node)
+    for node in chosen_nodes:
+        if node not in plugin_by_node:
             raise SettingsError(f"no pod of the driver runs on node {node}; {program.NAME} why node/{node} explains it")
-    if len(wanted) > MOST_NODES:
+    if len(chosen_nodes) > MOST_NODES:
         raise SettingsError(
-            f"{len(wanted)} nodes: name at most {MOST_NODES} of them, or pods; for a fleet, query the same series in "
-            "Prometheus (docs/metrics.md)"
+            f"{len(chosen_nodes)} nodes: name at most {MOST_NODES} of them, or pods; for a fleet, query the same "
+            "series in Prometheus (docs/metrics.md)"
         )
-    return [found[node][1] for node in dict.fromkeys(wanted)]
+    return [plugin_by_node[node][1] for node in dict.fromkeys(chosen_nodes)]
 
 
 def _plugin(pod: PodView, namespace: str) -> PluginPod | None:
@@ -218,15 +219,15 @@ async def _read(
     from neuron_dra.kube.requests import PODS
 
     slots = asyncio.Semaphore(AT_ONCE)
-    found: dict[str, Sample] = {}
+    sample_by_node: dict[str, Sample] = {}
     failures: dict[str, str] = {}
 
-    async def one(plugin: PluginPod) -> None:
+    async def read_one(plugin: PluginPod) -> None:
         path = PODS.path(plugin.namespace, f"{plugin.name}:{plugin.port}", "proxy/metrics")
         try:
             async with slots:
                 text = (await client.request("GET", path, timeout_s=timing.counters_s)).decode(errors="replace")
-            found[plugin.node] = usage.sample(text)
+            sample_by_node[plugin.node] = usage.sample(text)
         except Forbidden:
             failures[plugin.node] = f"forbidden: bind the Role neuron-dra-top to yourself in {plugin.namespace}"
         except (NotFound, NotServed):
@@ -234,7 +235,7 @@ async def _read(
         except (ApiError, ValueError) as err:
             failures[plugin.node] = str(err)
 
-    readings = {asyncio.create_task(one(plugin)): plugin for plugin in plugins}
+    readings = {asyncio.create_task(read_one(plugin)): plugin for plugin in plugins}
     _, late = await asyncio.wait(readings, timeout=timing.fleet_s)
     for reading in late:
         reading.cancel()
@@ -242,4 +243,4 @@ async def _read(
     for result in await asyncio.gather(*readings, return_exceptions=True):
         if isinstance(result, Exception):
             raise result
-    return dict(sorted(found.items())), dict(sorted(failures.items()))
+    return dict(sorted(sample_by_node.items())), dict(sorted(failures.items()))

@@ -24,23 +24,23 @@ LEAST: Final = ("POWER", "EXEC/S")
 def rows(before: Mapping[str, Sample], after: Mapping[str, Sample], by: str, namespace: str) -> list[Usage]:
     """Return the use by pod, device or core, of one namespace if it is given."""
     split = {"pod": usage.by_user, "device": usage.by_device, "core": usage.by_core}[by]
-    found: list[Usage] = []
+    usage_rows: list[Usage] = []
     for node, sample in after.items():
-        found += split(node, before.get(node), sample)
-    made = []
-    for row in found:
+        usage_rows += split(node, before.get(node), sample)
+    namespace_rows = []
+    for row in usage_rows:
         if not namespace or namespace in row.who.namespace.split(","):
-            made.append(row)
-    return made
+            namespace_rows.append(row)
+    return namespace_rows
 
 
 def lines(
-    samples: Mapping[str, Sample], found: Sequence[Usage], failures: Mapping[str, str], *, by: str, wide: bool
+    samples: Mapping[str, Sample], usage_rows: Sequence[Usage], failures: Mapping[str, str], *, by: str, wide: bool
 ) -> list[str]:
     """Return a table for each node, then what could not be read, and what to know about the numbers."""
     text: list[str] = []
     for node, sample in samples.items():
-        own = [row for row in found if row.node == node]
+        own = [row for row in usage_rows if row.node == node]
         if not own:
             continue
         if text:
@@ -52,12 +52,12 @@ def lines(
             text += _memory(own)
     if not text:
         text = ["no pod has Neuron devices there"]
-    return text + _below(samples, failures, found)
+    return text + _below(samples, failures, usage_rows)
 
 
 def fleet(
     samples: Mapping[str, Sample],
-    found: Sequence[Usage],
+    usage_rows: Sequence[Usage],
     failures: Mapping[str, str],
     *,
     by: str,
@@ -65,20 +65,20 @@ def fleet(
     most: int,
 ) -> list[str]:
     """Return one table of all nodes: the busiest lines first, those whose use is unknown last, `most` of them."""
-    held = [row for row in found if row.who.claim]
-    ranked = sorted(held, key=_busiest_first)
-    used = _places(held)
-    free = _places([row for row in found if not row.who.claim]) - used
+    held_rows = [row for row in usage_rows if row.who.claim]
+    ranked = sorted(held_rows, key=_busiest_first)
+    used = _places(held_rows)
+    free = _places([row for row in usage_rows if not row.who.claim]) - used
     of = words.count(len(samples) + len(failures), "node")
     text = [terminal.colored(f"{len(samples)} of {of} read: {len(used)} devices held, {len(free)} free", "bold")]
-    others = _OTHERS + _NODE if terminal.is_terminal() else _OTHERS
-    rows = [[row.node, *_cells(row, by, others, wide=wide)] for row in ranked[:most]]
+    other_columns = _OTHERS + _NODE if terminal.is_terminal() else _OTHERS
+    rows = [[row.node, *_cells(row, by, other_columns, wide=wide)] for row in ranked[:most]]
     if rows:
         text += _table([["NODE", *_heads(by, wide=wide)], *rows])
-    left = len(ranked) - len(rows)
-    if left:
-        text.append(f"  and {words.count(left, 'more line')}: --most {len(ranked)}, or -o json")
-    return text + _below(samples, failures, found)
+    hidden = len(ranked) - len(rows)
+    if hidden:
+        text.append(f"  and {words.count(hidden, 'more line')}: --most {len(ranked)}, or -o json")
+    return text + _below(samples, failures, usage_rows)
 
 
 def _table(rows: list[list[str]]) -> list[str]:
@@ -100,13 +100,13 @@ def _busiest_first(row: Usage) -> tuple[bool, float, str, tuple[int, ...], int]:
     return row.busy is None, -(row.busy or 0), row.node, row.devices, row.core
 
 
-def _places(found: Sequence[Usage]) -> set[tuple[str, int]]:
+def _places(usage_rows: Sequence[Usage]) -> set[tuple[str, int]]:
     """Return the devices of these lines, with their nodes."""
-    made = set()
-    for row in found:
+    places = set()
+    for row in usage_rows:
         for device in row.devices:
-            made.add((row.node, device))
-    return made
+            places.add((row.node, device))
+    return places
 
 
 def unread(failures: Mapping[str, str]) -> list[str]:
@@ -125,8 +125,8 @@ def _below(samples: Mapping[str, Sample], failures: Mapping[str, str], shown: Se
             text += terminal.wrapped(f"{node} could not be read: {why}", first="! ", rest="  ")
     else:
         text += terminal.wrapped(f"{len(failures)} nodes could not be read:", first="! ", rest="  ")
-        for each in unread(failures):
-            text += terminal.wrapped(each, first="  ", rest="    ")
+        for failure_text in unread(failures):
+            text += terminal.wrapped(failure_text, first="  ", rest="    ")
     for note in _notes(samples, shown):
         text += terminal.wrapped(note, first="", rest="")
     return text
@@ -134,9 +134,9 @@ def _below(samples: Mapping[str, Sample], failures: Mapping[str, str], shown: Se
 
 def _title(node: str, sample: Sample, own: Sequence[Usage]) -> str:
     devices = {device for device, _ in sample.places}
-    held = _places([row for row in own if row.who.claim])
+    held_places = _places([row for row in own if row.who.claim])
     kind = f" {sample.instance_type}" if sample.instance_type else ""
-    return f"{node}{kind}: {len(held)} of {len(devices)} devices held"
+    return f"{node}{kind}: {len(held_places)} of {len(devices)} devices held"
 
 
 def _heads(by: str, *, wide: bool) -> list[str]:
@@ -205,7 +205,7 @@ def _memory(own: Sequence[Usage]) -> list[str]:
     """Return the memory by category, of each line that has any."""
     text = []
     for row in own:
-        largest = sorted((row.memory or {}).items(), key=lambda item: -item[1])
+        largest = sorted((row.memory or {}).items(), key=lambda name_and_size: -name_and_size[1])
         sizes = []
         for name, size in largest:
             if size:
@@ -225,13 +225,14 @@ def _notes(samples: Mapping[str, Sample], shown: Sequence[Usage]) -> list[str]:
             "unknown: the counters of a device that a pod holds did not move, which does not show that it is idle; or "
             "its pod changed between the readings."
         )
-    older = sorted({each.driver_version for each in samples.values() if each.driver_version and not each.is_live})
+    older = sorted({sample.driver_version for sample in samples.values() if not sample.is_live} - {""})
     if older:
         notes.append(
             f"Kernel driver {', '.join(older)} counts the executions and the time of a process when it ends; drivers "
             "from 2.30.2 on count them while it runs."
         )
-    for node, each in samples.items():
-        if each.unread:
-            notes.append(f"{node}: {each.unread} of its devices are not shown, because a read of their counters hangs")
+    for node, sample in samples.items():
+        if sample.unread:
+            count = f"{sample.unread} of its devices"
+            notes.append(f"{node}: {count} are not shown, because a read of their counters hangs")
     return notes

@@ -102,9 +102,9 @@ def sample(text: str) -> Sample:
 def _samples(text: str) -> Iterator[tuple[str, Mapping[str, str], float]]:
     try:
         for family in text_string_to_metric_families(text):
-            for each in family.samples:
-                if each.name.startswith(_PREFIX):
-                    yield each.name.removeprefix(_PREFIX), each.labels, each.value
+            for metric_sample in family.samples:
+                if metric_sample.name.startswith(_PREFIX):
+                    yield metric_sample.name.removeprefix(_PREFIX), metric_sample.labels, metric_sample.value
     except (ValueError, KeyError, IndexError) as err:
         raise ValueError(f"not in Prometheus' format: {err}") from err
 
@@ -147,13 +147,13 @@ class Usage:
 
     def data(self) -> dict[str, Any]:
         """Return the values for JSON and YAML."""
-        data: dict[str, Any] = {"node": self.node}
-        data |= {name: getattr(self.who, name) for name in WHO}
-        data["devices"] = list(self.devices)
+        fields: dict[str, Any] = {"node": self.node}
+        fields |= {name: getattr(self.who, name) for name in WHO}
+        fields["devices"] = list(self.devices)
         if self.core != WHOLE:
-            data["core"] = self.core
+            fields["core"] = self.core
         host_memory = {name: size for name, size in self.host_memory.items() if size}
-        data |= {
+        fields |= {
             "cores": self.cores,
             "busy": _rounded(self.busy),
             "executionsPerSecond": _rounded(self.executions),
@@ -164,7 +164,7 @@ class Usage:
             "power": _rounded(self.power),
             "eccErrors": None if self.ecc is None else int(self.ecc),
         }
-        return data
+        return fields
 
 
 def _bytes(sizes: Mapping[str, float]) -> dict[str, int]:
@@ -189,12 +189,12 @@ def _rounded(value: float | None) -> float | None:
 def by_user(node: str, before: Sample | None, after: Sample) -> list[Usage]:
     """Return the use of each set of claims, those of pods first, then what is free."""
     groups: dict[User, list[Place]] = {}
-    for place, each in after.places.items():
-        groups.setdefault(each.who, []).append(place)
+    for place, counters in after.places.items():
+        groups.setdefault(counters.who, []).append(place)
     with_cores = {who: places for who, places in groups.items() if _cores(places)}
-    found = with_cores or groups  # without counters of cores, only devices
+    places_by_user = with_cores or groups  # without counters of cores, only devices
     evidence = CounterEvidence(after)
-    return [usage(node, before, after, found[who], evidence) for who in sorted(found, key=_order)]
+    return [usage(node, before, after, places_by_user[who], evidence) for who in sorted(places_by_user, key=_order)]
 
 
 def _order(who: User) -> tuple[bool, str, str, str]:
@@ -234,8 +234,8 @@ def usage(node: str, before: Sample | None, after: Sample, places: Sequence[Plac
     for device in devices:
         if (device, WHOLE) in after.places:
             wholes.append(after.places[device, WHOLE])
-    powers = [each.power["avg"] for each in wholes if "avg" in each.power]
-    errors = [sum(each.ecc.values()) for each in wholes if each.ecc]
+    powers = [counters.power["avg"] for counters in wholes if "avg" in counters.power]
+    errors = [sum(counters.ecc.values()) for counters in wholes if counters.ecc]
     who = after.places[places[0]].who
     if len(places) > 1 and (devices[0], WHOLE) in places and len(devices) == 1:
         who = after.places[devices[0], WHOLE].who
@@ -250,7 +250,7 @@ def usage(node: str, before: Sample | None, after: Sample, places: Sequence[Plac
         errors=_sum(failures),
         flops=_sum(flops),
         memory=_added(after.places[place].memory for place in cores) if is_counted else None,
-        host_memory=_added(each.memory for each in wholes),
+        host_memory=_added(counters.memory for counters in wholes),
         power=_average(powers),
         ecc=_sum(errors),
         core=cores[0][1] if len(places) == 1 and cores else WHOLE,

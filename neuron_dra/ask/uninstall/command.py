@@ -42,12 +42,12 @@ def run(args: argparse.Namespace) -> int:
 
     if args.namespace:
         raise SettingsError("-n: the driver serves all namespaces, and all are checked")
-    found = holders(source.load(args)[0])
+    needs = holders(source.load(args)[0])
     if args.output == "text":
-        terminal.write(lines(found))
+        terminal.write(lines(needs))
     else:
-        terminal.write_data("UninstallCheck", found, args.output)
-    if any(found.values()):
+        terminal.write_data("UninstallCheck", needs, args.output)
+    if any(needs.values()):
         return 1
     return 0
 
@@ -60,17 +60,17 @@ def holders(snapshot: Snapshot) -> dict[str, Any]:
     from neuron_dra.ask.read.views import UltraServerView, WorkloadView
     from neuron_dra.ask.world import unseen
 
-    claims = [_claim(snapshot, each) for each in snapshot.all("ResourceClaim")]
+    claims = [_claim(snapshot, claim) for claim in snapshot.all("ResourceClaim")]
     workloads = []
-    for each in snapshot.all("NeuronUltraServerWorkload"):
-        workloads.append({"workload": _name(each), "state": WorkloadView.of(each).status.state})
+    for workload in snapshot.all("NeuronUltraServerWorkload"):
+        workloads.append({"workload": _name(workload), "state": WorkloadView.of(workload).status.state})
     reserved = []
-    for each in snapshot.all("NeuronUltraServer"):
-        allocations = UltraServerView.of(each).status.allocations
-        if allocations or _is_kept(each):
-            of = {str(entry.workload_ref) for entry in allocations}
-            reserved.append({"ultraServer": _name(each), "workloads": sorted(of)})
-    not_seen = [each for each in unseen.data(snapshot) if each["kind"] in NEEDED]
+    for server in snapshot.all("NeuronUltraServer"):
+        allocations = UltraServerView.of(server).status.allocations
+        if allocations or _is_kept(server):
+            of = {str(allocation.workload_ref) for allocation in allocations}
+            reserved.append({"ultraServer": _name(server), "workloads": sorted(of)})
+    not_seen = [row for row in unseen.data(snapshot) if row["kind"] in NEEDED]
     return {
         "claims": [row for row in claims if row],
         "workloads": workloads,
@@ -79,18 +79,18 @@ def holders(snapshot: Snapshot) -> dict[str, Any]:
     }
 
 
-def _is_kept(item: Wire) -> bool:
+def _is_kept(raw_object: Wire) -> bool:
     """Return True if only the controller lets this object be deleted, and with it the driver's namespace."""
     from neuron_dra.ask.read.views import MetaView
 
-    finalizers = MetaView.of(item["metadata"]).finalizers
-    return any(each.startswith(f"{names.DRIVER}/") for each in finalizers)
+    finalizers = MetaView.of(raw_object["metadata"]).finalizers
+    return any(finalizer.startswith(f"{names.DRIVER}/") for finalizer in finalizers)
 
 
-def _name(item: Wire) -> str:
+def _name(raw_object: Wire) -> str:
     from neuron_dra.ask.read.views import MetaView
 
-    meta = MetaView.of(item["metadata"])
+    meta = MetaView.of(raw_object["metadata"])
     return f"{meta.namespace}/{meta.name}"
 
 
@@ -100,62 +100,63 @@ def _claim(snapshot: Snapshot, claim: Wire) -> dict[str, Any]:
 
     seen = ClaimView.of(claim)
     devices: dict[str, list[str]] = {}
-    for each in seen.results:
-        if each.driver == names.DRIVER:
-            devices.setdefault(each.pool, []).append(each.device)
+    for result in seen.results:
+        if result.driver == names.DRIVER:
+            devices.setdefault(result.pool, []).append(result.device)
     if not devices:
         return {}
     namespace = seen.metadata.namespace
-    users = [_user(snapshot, namespace, each.resource, each.name) for each in seen.status.reserved_for]
+    users = [_user(snapshot, namespace, consumer.resource, consumer.name) for consumer in seen.status.reserved_for]
     return {"claim": _name(claim), "devices": devices, "heldBy": users}
 
 
 def _user(snapshot: Snapshot, namespace: str, resource: str, name: str) -> dict[str, str]:
     """Return who holds a claim: of a pod also its owner, and whether it ends already."""
-    found = {"resource": resource, "name": name}
+    user = {"resource": resource, "name": name}
     if resource != "pods":
-        return found
+        return user
     from neuron_dra.ask.read.pod_views import PodView
 
     meta = PodView.of(snapshot.get("Pod", name, namespace)).metadata
     for owner in meta.owner_references[:1]:
-        found["owner"] = f"{owner.kind} {owner.name}"
+        user["owner"] = f"{owner.kind} {owner.name}"
     if meta.deletion_timestamp:
-        found["deletedAt"] = meta.deletion_timestamp
-    return found
+        user["deletedAt"] = meta.deletion_timestamp
+    return user
 
 
-def lines(found: dict[str, Any]) -> list[str]:
+def lines(needs: dict[str, Any]) -> list[str]:
     """Return the text for a person."""
     from neuron_dra.ask.render import terminal, words
 
-    made: list[str] = []
-    if found["claims"]:
-        made += ["Claims that have devices; end their pods:"]
+    text_lines: list[str] = []
+    if needs["claims"]:
+        text_lines += ["Claims that have devices; end their pods:"]
         rows = [("CLAIM", "NODE", "DEVICES", "HELD BY")]
-        for each in found["claims"]:
-            users = words.listed(map(_text, each["heldBy"])) or "no pod; Kubernetes frees it soon"
-            for node, devices in each["devices"].items():
-                rows.append((each["claim"], node, words.devices(devices), users))
-        made += terminal.table(rows, indent="  ", hosts=1)
-    if found["workloads"]:
-        made += ["NeuronUltraServerWorkloads; delete them, and wait until they are gone:"]
-        rows2 = [("WORKLOAD", "STATE"), *((each["workload"], each["state"]) for each in found["workloads"])]
-        made += terminal.table(rows2, indent="  ")
-    if found["ultraServers"]:
-        made += ["NeuronUltraServers with reservations, which end with their workloads:"]
+        for claim in needs["claims"]:
+            users = words.listed(map(_text, claim["heldBy"])) or "no pod; Kubernetes frees it soon"
+            for node, devices in claim["devices"].items():
+                rows.append((claim["claim"], node, words.devices(devices), users))
+        text_lines += terminal.table(rows, indent="  ", hosts=1)
+    if needs["workloads"]:
+        text_lines += ["NeuronUltraServerWorkloads; delete them, and wait until they are gone:"]
+        rows2 = [("WORKLOAD", "STATE"), *((workload["workload"], workload["state"]) for workload in needs["workloads"])]
+        text_lines += terminal.table(rows2, indent="  ")
+    if needs["ultraServers"]:
+        text_lines += ["NeuronUltraServers with reservations, which end with their workloads:"]
         rows2 = [("ULTRASERVER", "WORKLOADS")]
         ended = "none; the controller removes its finalizer soon"
-        rows2 += [(each["ultraServer"], words.listed(each["workloads"]) or ended) for each in found["ultraServers"]]
-        made += terminal.table(rows2, indent="  ")
-    for each in found["notSeen"]:
-        if "name" in each:
-            what = f"{each['kind']} {each['name']}"
+        for server in needs["ultraServers"]:
+            rows2.append((server["ultraServer"], words.listed(server["workloads"]) or ended))
+        text_lines += terminal.table(rows2, indent="  ")
+    for unread in needs["notSeen"]:
+        if "name" in unread:
+            what = f"{unread['kind']} {unread['name']}"
         else:
-            what = f"{each['kind']}s"
-        text = f"{what} could not be read ({each['reason']}): the driver may still be needed"
-        made += terminal.wrapped(text, rest="  ")
-    return made or ["Nothing needs the driver: no claim has its devices, and no workload reserves nodes."]
+            what = f"{unread['kind']}s"
+        text = f"{what} could not be read ({unread['reason']}): the driver may still be needed"
+        text_lines += terminal.wrapped(text, rest="  ")
+    return text_lines or ["Nothing needs the driver: no claim has its devices, and no workload reserves nodes."]
 
 
 def _text(user: dict[str, str]) -> str:
