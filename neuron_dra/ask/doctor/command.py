@@ -158,11 +158,11 @@ def _shown(args: argparse.Namespace, report_lines: list[Line], **more_fields: An
     from neuron_dra.ask.doctor import lines, text
     from neuron_dra.ask.render import terminal
 
-    report_lines = [
-        dataclasses.replace(line, text=documented(line.text), todo=documented(line.todo)) for line in report_lines
-    ]
+    shown = []
+    for line in report_lines:
+        shown.append(dataclasses.replace(line, text=documented(line.text), todo=documented(line.todo)))
     if args.output == "text":
-        terminal.write(text.screen(report_lines))
+        terminal.write(text.screen(shown))
     else:
-        terminal.write_data("DoctorReport", lines.to_wire(report_lines), args.output, **more_fields)
-    return lines.exit_code(report_lines)
+        terminal.write_data("DoctorReport", lines.to_wire(shown), args.output, **more_fields)
+    return lines.exit_code(shown)

@@ -155,10 +155,9 @@ def _unseen(world: World, pod: Wire) -> str:
     lacking = {"ResourceClaim", "ResourceClaimTemplate", "DeviceClass"} & unseen.kinds(world.snapshot).keys()
     if lacking and any(claim.claim is None for claim in claims):
         return f"not all of its objects are known: the snapshot has no {words.listed(sorted(lacking))}"
-    objects = [pod, *(claim.template or claim.claim for claim in claims if claim.claim is not None)]
-    sizes = imagined.requested_sets(
-        Snapshot({}).changed([wire_object for wire_object in objects if wire_object is not None])
-    )
+    claim_objects = [claim.template or claim.claim for claim in claims if claim.claim is not None]
+    requesting = [pod, *filter(None, claim_objects)]
+    sizes = imagined.requested_sets(Snapshot({}).changed(requesting))
     published = any(SliceView.of(raw_slice).spec.has_counters for raw_slice in world.snapshot.all("ResourceSlice"))
     if sizes and not published and world.rules.partitions:
         return f"it requests {words.listed(sorted(sizes))}, which nodes publish only with scheduler.enabled"

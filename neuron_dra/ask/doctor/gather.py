@@ -61,10 +61,10 @@ def from_file(name: str, version: str = "") -> Seen:
     snapshot, items = source.from_file(name, whole=True)  # as objects go into a report
     objects_by_kind: dict[str, list[Wire]] = {kind: [] for kind in KINDS}
     for raw_object in items:
-        if raw_object["kind"] in KINDS and not (
-            raw_object["kind"] == LEASES and raw_object["metadata"]["name"] != LEASE
-        ):
-            objects_by_kind[raw_object["kind"]].append(_checked(raw_object))
+        kind = raw_object["kind"]
+        is_other_lease = kind == LEASES and raw_object["metadata"]["name"] != LEASE
+        if kind in KINDS and not is_other_lease:
+            objects_by_kind[kind].append(_checked(raw_object))
     unread = {kind: "the file has none" for kind, objects in objects_by_kind.items() if not objects}
     damaged = requested.damaged(items)
     known_version = version or snapshot.version  # a bundle of `doctor` has it
@@ -112,9 +112,8 @@ async def _rest(kube: KubeConfig, snapshot: Snapshot, timing: DoctorTiming) -> S
         async def read(kind: str, reading: Coroutine[Any, Any, list[Wire]]) -> list[Wire]:
             return await _read(kind, unread, reading, timing.kind_s)
 
-        reading_requested = asyncio.gather(
-            *(_asked(client, kind, unread, timing.kind_s) for kind in requested.RESOURCES)
-        )
+        readings = (_asked(client, kind, unread, timing.kind_s) for kind in requested.RESOURCES)
+        reading_requested = asyncio.gather(*readings)
         definitions, policies, bindings, leases, seen, damaged = await asyncio.gather(
             read(CRDS, _by_name(client, CRDS, requests.DEFINITIONS, crd_keys)),
             read(POLICIES, _list(client, POLICIES, requests.POLICIES)),
@@ -145,13 +144,10 @@ async def _listed(client: KubeClient, kind: str) -> list[DamagedObject]:
     version = f"{resource.group}/{resource.version}"
     async for page in client.list(resource):
         read = page.decoded(dict[str, Any])
-        unreadable += requested.damaged(
-            {**raw_object, "apiVersion": version, "kind": kind} for raw_object in read.objects
-        )
-        unreadable += [
-            DamagedObject(kind, damaged_object.namespace, damaged_object.name, damaged_object.paths, damaged_object.why)
-            for damaged_object in read.damaged
-        ]
+        raw_objects = ({**raw_object, "apiVersion": version, "kind": kind} for raw_object in read.objects)
+        unreadable += requested.damaged(raw_objects)
+        for damaged in read.damaged:
+            unreadable.append(DamagedObject(kind, damaged.namespace, damaged.name, damaged.paths, damaged.why))
     return unreadable
 
 

@@ -89,9 +89,8 @@ def _classes(seen: Seen, *, expected: bool) -> Iterator[Line]:
         if device_class is None and (name == names.DRIVER or expected):
             yield wrong(area, "ClassMissing", f"the DeviceClass {name} does not exist", todo)
         elif device_class is not None and _selection(device_class) != _selection(shipped):
-            yield wrong(
-                area, "ClassEdited", f"the DeviceClass {name} is not that of this release: {_cel(device_class)}", todo
-            )
+            text = f"the DeviceClass {name} is not that of this release: {_cel(device_class)}"
+            yield wrong(area, "ClassEdited", text, todo)
         elif device_class is not None and DeviceClassView.of(device_class).spec.config:
             text = f"the DeviceClass {name} has configuration, which all claims of the class get"
             yield wrong(area, "ClassEdited", text, todo)

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import datetime
+import itertools
 import os
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -74,13 +75,9 @@ async def lines(socket: str = "", timing: DoctorTiming = DEFAULT_TIMING) -> list
         "device plugin": _device_plugin,
         "API server": _api_server,
     }
-    lines_by_check = await asyncio.gather(
-        *(_bounded(area, check(node), timing.check_s) for area, check in checks.items())
-    )
-    all_lines = []
-    for part in lines_by_check:
-        all_lines += part
-    return all_lines
+    bounded_checks = (_bounded(area, check(node), timing.check_s) for area, check in checks.items())
+    lines_by_check = await asyncio.gather(*bounded_checks)
+    return list(itertools.chain.from_iterable(lines_by_check))
 
 
 async def _bounded(area: str, check: Awaitable[list[Line]], limit_s: float) -> list[Line]:

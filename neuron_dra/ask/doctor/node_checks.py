@@ -63,9 +63,8 @@ def hardware(facts: NodeFacts, state: PluginState | None) -> list[Line]:
         only_plugin, only_sysfs = words.ranges(plugin_ids - ids), words.ranges(ids - plugin_ids)
         differences = f"only the plugin has {only_plugin or 'none'}, only sysfs {only_sysfs or 'none'}"
         text = f"sysfs and the plugin differ: {differences}"
-        problem_lines.append(
-            wrong(area, "HardwareDiffers", text, "wait 10 s and try again; then restart the driver's pod")
-        )
+        todo = "wait 10 s and try again; then restart the driver's pod"
+        problem_lines.append(wrong(area, "HardwareDiffers", text, todo))
     version = facts.driver_version or "unknown"
     return problem_lines or [ok(area, f"{words.count(len(ids), 'device')} in sysfs, kernel driver {version}")]
 
@@ -76,9 +75,8 @@ def files(checkpoint: Checkpoint | None, boot: str, specified: Collection[str], 
     if checkpoint is None:
         if prepared or specified:
             text = f"there is no checkpoint, and {words.count(len(specified), 'CDI file')} of claims"
-            problem_lines.append(
-                wrong(area, "CheckpointMissing", text, "look at the driver's log: it rebuilds the checkpoint")
-            )
+            todo = "look at the driver's log: it rebuilds the checkpoint"
+            problem_lines.append(wrong(area, "CheckpointMissing", text, todo))
         return problem_lines
     if checkpoint.boot_id != boot:
         text = "the checkpoint is of an earlier boot of the node: the driver has not started since"
@@ -86,9 +84,8 @@ def files(checkpoint: Checkpoint | None, boot: str, specified: Collection[str], 
     kept = {uid for uid, claim in checkpoint.claims.items() if not claim.adopted}
     if missing := sorted(kept - set(specified)):
         text = f"no CDI file of {words.count(len(missing), 'prepared claim')}: UID {words.listed(missing)}"
-        problem_lines.append(
-            wrong(area, "CdiFileMissing", text, "the driver writes it within 10 s; if not, look at its log")
-        )
+        todo = "the driver writes it within 10 s; if not, look at its log"
+        problem_lines.append(wrong(area, "CdiFileMissing", text, todo))
     if extra := sorted(set(specified) - set(checkpoint.claims)):
         text = f"CDI files of {words.count(len(extra), 'claim')} that are not prepared: UID {words.listed(extra)}"
         problem_lines.append(wrong(area, "CdiFileLeft", text, "restart the driver's pod, which removes them"))

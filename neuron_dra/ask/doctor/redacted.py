@@ -202,9 +202,8 @@ def redacted(raw_object: Wire) -> dict[str, Any]:
     for shape in shapes:
         if shape:
             _merge(shown_fields, _known(raw_object, shape))
-    cleaned: dict[str, Any] = clean(
-        {**shown_fields, "metadata": {key: value for key, value in metadata.items() if value}}
-    )
+    shown_metadata = {key: value for key, value in metadata.items() if value}
+    cleaned: dict[str, Any] = clean({**shown_fields, "metadata": shown_metadata})
     return cleaned
 
 

@@ -69,7 +69,7 @@ class Seen:
 
     def named(self, kind: str, name: str) -> Wire | None:
         """Return an object of KINDS, or None."""
-        return next(
-            (raw_object for raw_object in self.objects.get(kind, ()) if raw_object["metadata"].get("name") == name),
-            None,
-        )
+        for raw_object in self.objects.get(kind, ()):
+            if raw_object["metadata"].get("name") == name:
+                return raw_object
+        return None

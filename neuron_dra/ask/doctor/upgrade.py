@@ -172,9 +172,8 @@ def _of_pods(seen: Seen, pods: Sequence[PodForecast]) -> Iterator[Line]:
         text = f"{words.count(same_wait, 'waiting pod')} waits before and after the upgrade"
         yield ok(PODS, text.replace("pods waits", "pods wait"))
     if foreign_count := forecast.of_other_schedulers(waiting):
-        yield unknown(
-            PODS, f"{words.count(foreign_count, 'waiting pod')} of another scheduler, which is not simulated here"
-        )
+        count = words.count(foreign_count, "waiting pod")
+        yield unknown(PODS, f"{count} of another scheduler, which is not simulated here")
 
 
 _AFTER: Final[Mapping[bool | None, str]] = {True: "can run", False: "waits", None: "unknown"}
@@ -204,9 +203,8 @@ def _changes(before: Minor | None, target: UpgradeTarget) -> Iterator[Line]:
     for change in upgrades.between(before, target.minor, ChangeKind.FEATURE):
         yield ok(FEATURES, f"from {versions.text(change.since)} on, {change.text}", change.name)
     for kind, ends in _GATES.items():
-        gates = [
-            f"{change.name} ({versions.text(change.since)})" for change in upgrades.between(before, target.minor, kind)
-        ]
+        changes = upgrades.between(before, target.minor, kind)
+        gates = [f"{change.name} ({versions.text(change.since)})" for change in changes]
         if gates:
             yield unknown(GATES, f"{words.listed(gates, len(gates))}: {ends}; whether one does cannot be seen", _FLAGS)
     for change in upgrades.between(before, target.minor, ChangeKind.API):

@@ -177,9 +177,5 @@ def _with_what_was_seen(world: World, kind: str, object_report: Report) -> Repor
     notes: tuple[str, ...] = (text,) if (text := unseen.note(snapshot)) else ()
     if kind in ("Pod", "ResourceClaim") and not object_report.fine and (text := server.unknown(snapshot)):
         notes += (text,)
-    return replace(
-        object_report,
-        findings=findings,
-        notes=(*object_report.notes, *notes),
-        fine=object_report.fine and not unread_kinds,
-    )
+    is_fine = object_report.fine and not unread_kinds
+    return replace(object_report, findings=findings, notes=(*object_report.notes, *notes), fine=is_fine)

@@ -225,14 +225,12 @@ def _by_constraint(
     demands: Sequence[model.ClaimDemand],
 ) -> _Torn | None:
     """Return what is missing if the claims fit among the free devices once the constraint is left out."""
-    without = replace(
-        claim, constraints=tuple(constraint for constraint in claim.constraints if constraint is not rule)
-    )
-    demands_without_rule = [without if demand is claim else demand for demand in demands]
+    other_rules = tuple(constraint for constraint in claim.constraints if constraint is not rule)
+    without_rule = replace(claim, constraints=other_rules)
+    relaxed = [without_rule if demand is claim else demand for demand in demands]
     at = world.decoded(node.node)
-    if isinstance(
-        allocator.allocate(at, demands_without_rule, world.inventory, world.classes, world.in_use, world.memo), Failure
-    ):
+    outcome = allocator.allocate(at, relaxed, world.inventory, world.classes, world.in_use, world.memo)
+    if isinstance(outcome, Failure):
         return None
     number = 0
     matching: dict[DeviceId, PoolDevice] = {}
@@ -341,12 +339,10 @@ def _attempt(world: World, pod: Wire, ended: Sequence[Holder]) -> ProposedChange
         holder_pod = world.snapshot.get("Pod", holder.pods[0], holder.namespace)
         if holder_pod is None or trials.is_created_again(holder_pod):
             return None
-        more, without = trials.released(world, holder_pod)
-        released_claims, removed, ended_pods = (
-            [*released_claims, *more],
-            [*removed, *without],
-            [*ended_pods, holder_pod],
-        )
+        claims_of_pod, keys_of_pod = trials.released(world, holder_pod)
+        released_claims += claims_of_pod
+        removed += keys_of_pod
+        ended_pods.append(holder_pod)
     names = " ".join(dict.fromkeys(holder.pods[0] for holder in ended))
     change = trials.attempt(world, pod, f"kubectl delete pod {names} -n {ended[0].namespace}", released_claims, removed)
     if change is None or len(ended_pods) > 1:

@@ -57,11 +57,10 @@ def kueue_reason(world: World, namespace: str, owners: Collection[str], group: s
 
 def _waiting(workload: KueueWorkloadView) -> list[ConditionView]:
     """Return the conditions that show why a Workload waits."""
-    false_conditions = [
-        condition
-        for condition in workload.status.conditions
-        if condition.type in _CONDITIONS and condition.status == "False"
-    ]
+    false_conditions = []
+    for condition in workload.status.conditions:
+        if condition.type in _CONDITIONS and condition.status == "False":
+            false_conditions.append(condition)
     return sorted(false_conditions, key=lambda condition: _CONDITIONS.index(condition.type))
 
 

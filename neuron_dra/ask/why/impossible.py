@@ -115,9 +115,8 @@ def _shared_group(world: World, pod: Wire, published: PublishedDevices) -> Findi
                 if constraint.kind == "matchAttribute":
                     same = "the same"
                 which = ", ".join(ask.name for ask in covered)
-                text = (
-                    f"requests {which} want {words.count(requested_count, 'device')} with {same} {constraint.attribute}"
-                )
+                count_text = words.count(requested_count, "device")
+                text = f"requests {which} want {count_text} with {same} {constraint.attribute}"
                 lacking = _requests_without(constraint.attribute, covered, matching)
                 text += f", which no device of request {lacking} publishes" if lacking else _at_most(together)
                 changes = _paired_by_group(world, pod, claims[number], constraint) if lacking else []
@@ -188,9 +187,8 @@ def _of_request(world: World, pod: Wire, published: PublishedDevices, claim: Pod
             together = max(_together(constraint, devices) for devices in matching.values())
             # A group of all devices of the largest node is too small only because the node is.
             if together < min(ask.alternative.count, most):
-                request_findings.append(
-                    _group_too_small(world, pod, published, claim, ask, constraint, matching, together)
-                )
+                too_small = _group_too_small(world, pod, published, claim, ask, constraint, matching, together)
+                request_findings.append(too_small)
     return request_findings
 
 
@@ -385,9 +383,8 @@ def _group_changes(
     groups: set[str] = set()
     for device in published.devices[:64]:
         groups.update(attribute for attribute in device.attributes if "devicegroup" in attribute)
-    group_attributes = sorted(
-        groups, key=lambda attribute: (len(attribute), attribute)
-    )  # from small groups to large ones
+    # Shorter names come first, so that devicegroup4 is tried before devicegroup16.
+    group_attributes = sorted(groups, key=lambda attribute: (len(attribute), attribute))
     candidates = [attribute for attribute in group_attributes if attribute.rpartition("/")[0] == domain or not domain]
     at, near = published.nearest_attribute(domain, name, published.devices)
     if near:

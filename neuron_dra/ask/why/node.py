@@ -197,9 +197,8 @@ def _ultraserver(world: World, node: Wire) -> Finding | None:
     if not group_faults:
         return None
     text = f"its UltraServer {own.ultraserver}: {'; '.join(fault.what for fault in group_faults)}"
-    return Finding(
-        "UltraServerFault", text, tuple((fault.what, fault.detail) for fault in group_faults if fault.detail)
-    )
+    facts = tuple((fault.what, fault.detail) for fault in group_faults if fault.detail)
+    return Finding("UltraServerFault", text, facts)
 
 
 def _kubelet(world: World, node: Wire) -> Finding | None:

@@ -61,12 +61,8 @@ def _finding(world: World, pod: Wire, names: Sequence[str], blocked: Sequence[Bl
     for name in names:
         if name == NODE and len(blocked) == 1:
             continue  # the first line has it
-        facts.some(
-            _LABELS[name],
-            (_detail(world, pod, name, blocked_node) for blocked_node in blocked),
-            most=3,
-            of=len(blocked),
-        )
+        details = (_detail(world, pod, name, blocked_node) for blocked_node in blocked)
+        facts.some(_LABELS[name], details, most=3, of=len(blocked))
     if TAINT in names:
         facts.some("rule", _rules(world, blocked), most=3)
     if HELD in names:
@@ -161,9 +157,8 @@ def _devices(world: World, blocked: Blocked) -> Sequence[model.PoolDevice]:
 
 
 def _workloads(world: World, blocked: Sequence[Blocked]) -> str:
-    return words.listed(
-        dict.fromkeys(f"workload {world.tags[blocked_node.name].workload}" for blocked_node in blocked), 2
-    )
+    workloads = dict.fromkeys(world.tags[blocked_node.name].workload for blocked_node in blocked)
+    return words.listed((f"workload {workload}" for workload in workloads), 2)
 
 
 def _lacking(world: World, pod: Wire, blocked: Sequence[Blocked]) -> str:

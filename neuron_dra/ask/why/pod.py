@@ -108,9 +108,8 @@ def _groups(world: World, pod: Wire) -> tuple[str, ...]:
         groups = users.groups(pod_claim.claim) if pod_claim.claim is not None else ()
         if groups and pod_claim.claim is not None:
             pods_of = ", ".join(users.pods(world.snapshot, pod_claim.claim))
-            notes.append(
-                f"the claim {pod_claim.claim['metadata']['name']} is for PodGroup {groups[0]} (pods {pods_of})"
-            )
+            name = pod_claim.claim["metadata"]["name"]
+            notes.append(f"the claim {name} is for PodGroup {groups[0]} (pods {pods_of})")
     return tuple(notes)
 
 

@@ -62,9 +62,9 @@ def _queue(job: JobObjectView) -> str:
 
 def _refused(world: World, kind: str, name: str, namespace: str) -> Finding | None:
     """Return the finding of the newest Event about pods that could not be created."""
-    posted_events = [
-        EventView.of(event) for about in _subjects(world, kind, name, namespace) for event in world.events[about]
-    ]
+    posted_events: list[EventView] = []
+    for about in _subjects(world, kind, name, namespace):
+        posted_events += map(EventView.of, world.events[about])
     failed = [event for event in posted_events if event.reason == "FailedCreate"]
     if not failed:
         return None

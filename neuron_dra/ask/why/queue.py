@@ -38,9 +38,10 @@ def facts(world: World, reservation: WorkloadView) -> tuple[tuple[str, str], ...
         job_facts.add("queue", f"{queue}, where it has quota")
     else:
         job_facts.add("queue", f"{queue}, {_place(own, others_in_queue)}")
-        job_facts.add(
-            "quota", f"used by {words.listed(with_quota, 4)}" if with_quota else "no other one of this queue uses it"
-        )
+        text = "no other one of this queue uses it"
+        if with_quota:
+            text = f"used by {words.listed(with_quota, 4)}"
+        job_facts.add("quota", text)
     ready = reservation.status.condition("Ready")
     if ready is not None and ready.reason in _HELPED:
         ends = f"the end of {words.listed(with_quota, 2)}, " if with_quota else ""

@@ -83,11 +83,8 @@ def refused(world: World, pod: Wire, outcome: Placement) -> str:
 
 def allocated(world: World, pod: Wire) -> list[Wire]:
     """Return the claims of a pod that are allocated before it is placed, such as those that it shares."""
-    return [
-        pod_claim.claim
-        for pod_claim in world.claims_of(pod)
-        if pod_claim.claim is not None and pod_claim.seen.is_allocated
-    ]
+    allocated_claims = (pod_claim for pod_claim in world.claims_of(pod) if pod_claim.seen.is_allocated)
+    return [pod_claim.claim for pod_claim in allocated_claims if pod_claim.claim is not None]
 
 
 def gets(world: World, outcome: Placement) -> str:

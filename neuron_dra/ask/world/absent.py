@@ -44,9 +44,8 @@ def finding(world: World, pod: Wire, lacking: Sequence[AbsentDevices]) -> Findin
             facts.add("see", f"{program.NAME} why node/{absent_devices.node}")
             more_count = len(absent) - 1
             facts.add("also", f"{words.count(more_count, 'more node')} without usable devices" if more_count else "")
-            return Finding(
-                absent_devices.code, f"{absent_devices.text}; with them the pod would fit there", facts.done()
-            )
+            text = f"{absent_devices.text}; with them the pod would fit there"
+            return Finding(absent_devices.code, text, facts.done())
     return None
 
 
@@ -89,11 +88,8 @@ def _silent(world: World, pod: Wire) -> Iterator[AbsentDevices]:
         return
     from neuron_dra.ask.world import imagined
 
-    requesting_objects = [
-        pod,
-        *(pod_claim.template for pod_claim in world.claims_of(pod) if pod_claim.template is not None),
-    ]
-    sizes = imagined.requested_sets(Snapshot({}).changed(requesting_objects))
+    templates = [pod_claim.template for pod_claim in world.claims_of(pod) if pod_claim.template is not None]
+    sizes = imagined.requested_sets(Snapshot({}).changed([pod, *templates]))
     for name, kind in silent:
         spec = catalogue.lookup(kind)
         if spec is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections import defaultdict
 from collections.abc import Mapping, Sequence, Set
 from typing import Any, Final
@@ -104,11 +105,8 @@ class Likeness:
             if kind != "version":
                 read_values.append((name, kind, inner))
         capacity = [(name, text) for name, text in device.capacity.items() if relevance.local(name) in read]
-        return (
-            device.id.driver,
-            tuple(sorted(read_values, key=lambda read_value: read_value[0])),
-            tuple(sorted(capacity)),
-        )
+        read_values.sort(key=operator.itemgetter(0))
+        return device.id.driver, tuple(read_values), tuple(sorted(capacity))
 
     def _read_of(self, names: tuple[str, ...], read: Set[str]) -> Sequence[str]:
         """Return the names that are read, of attributes with these names, which most devices have."""

@@ -157,9 +157,8 @@ def sights(pod: Wire, claims: Sequence[PodClaim], spec: InstanceType | None) -> 
     container_sights = []
     for container in PodView.of(pod).spec.all_containers:
         name = container.name
-        container_sights.append(
-            ContainerSight(name, tuple(devices[name]), tuple(variables[name]), exposed.get(name, ""))
-        )
+        sight = ContainerSight(name, tuple(devices[name]), tuple(variables[name]), exposed.get(name, ""))
+        container_sights.append(sight)
     return container_sights
 
 

@@ -87,21 +87,19 @@ def _of_resource(
     for index, container_resources in enumerate(resources_by_container):
         container_request = None
         if not ends[index]:
-            container_request = _request(
-                index, resource, device_class, _count(container_resources, resource), container_resources
-            )
+            count = _count(container_resources, resource)
+            container_request = _request(index, resource, device_class, count, container_resources)
         stay.append(container_request)
     largest: Obj | None = None
     for index, container_resources in enumerate(resources_by_container):
         if not ends[index]:
             continue
         shared = sum(int(request["exactly"]["count"]) for request in stay[index:] if request is not None)
-        container_request = _request(
-            index, resource, device_class, _count(container_resources, resource) - shared, container_resources
-        )
-        if container_request is not None and (
-            largest is None or largest["exactly"]["count"] < container_request["exactly"]["count"]
-        ):
+        missing = _count(container_resources, resource) - shared
+        container_request = _request(index, resource, device_class, missing, container_resources)
+        if container_request is None:
+            continue
+        if largest is None or largest["exactly"]["count"] < container_request["exactly"]["count"]:
             largest = container_request
     return [request for request in (largest, *stay) if request is not None]
 

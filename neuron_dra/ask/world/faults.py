@@ -39,9 +39,8 @@ def of_fleet(world: World, nodes: Sequence[NodeView]) -> list[FleetFault]:
     servers = by_id(world)
     fleet_faults: list[FleetFault] = []
     for name in fleet.ultraservers(nodes):
-        fleet_faults += of_ultraserver(
-            name, members(world, name), servers.get(name)
-        )  # with those that are not selected
+        group = members(world, name)  # with those that are not selected
+        fleet_faults += of_ultraserver(name, group, servers.get(name))
     slices_seen = "ResourceSlice" not in unseen.kinds(world.snapshot)
     for node in nodes:
         of_object = list(_of_object(world, node.name))
@@ -136,11 +135,9 @@ def _of_object(world: World, name: str) -> Iterator[FleetFault]:
         yield FleetFault(NODE, name, f"runtime {why}")
     if problem := _kubelet(node.status.node_info.kubelet_version):
         yield FleetFault(NODE, name, problem)
-    offered = next(
-        (resource for resource in demand.PLUGIN_LIMITS if node_views.offers(world.nodes[name], resource)), ""
-    )
+    offered = [resource for resource in demand.PLUGIN_LIMITS if node_views.offers(world.nodes[name], resource)]
     if offered:
-        yield FleetFault(NODE, name, f"a Neuron device plugin offers {offered}")
+        yield FleetFault(NODE, name, f"a Neuron device plugin offers {offered[0]}")
     slices = world.slices_of(name)
     disagreement = pools.disagreeing(slices) if len(slices) > 1 else []
     unusable = []

@@ -53,10 +53,7 @@ def fleet(text: str, source: str, sets: Collection[str] = (), *, shared: bool = 
     `shared`, equal nodes have the same list of devices, which nobody may change then. Raises SettingsError, which names
     `source`.
     """
-    items: list[dict[str, Any]] = [
-        *({**device_class} for device_class in objects.DEVICE_CLASSES),
-        *map(_set_class, sets),
-    ]
+    items: list[dict[str, Any]] = [*map(dict, objects.DEVICE_CLASSES), *map(_set_class, sets)]
     numbers: Counter[str] = Counter()
     has_interfaces = False
     for line in text.replace(",", "\n").splitlines():

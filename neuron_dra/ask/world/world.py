@@ -109,9 +109,8 @@ class World:
         """Return the world after a change, with everything that is the same in both."""
         new_objects, removed_keys = tuple(replaced), tuple(removed)
         _ = self.alike, self.room  # each world after this one counts on from these
-        return self.following(
-            self.snapshot.changed(new_objects, removed_keys), {*removed_keys, *map(key_of, new_objects)}
-        )
+        changed = self.snapshot.changed(new_objects, removed_keys)
+        return self.following(changed, {*removed_keys, *map(key_of, new_objects)})
 
     def following(self, changed: Snapshot, keys: Set[Key]) -> World:
         """Return the world of a snapshot in which the objects with these keys are others, and no others.
@@ -134,9 +133,8 @@ class World:
             next_holders = self._holders_after(changed, claims | self._claims_of_groups(changed, keys))
             next_values |= {} if next_holders is None else {"holders": next_holders, "_is_crowded": False}
         if "inventory" in own_values and "DeviceTaintRule" not in kinds:
-            next_values["inventory"] = self._inventory_after(
-                changed, [key for key in keys if key[0] == "ResourceSlice"]
-            )
+            slice_keys = [key for key in keys if key[0] == "ResourceSlice"]
+            next_values["inventory"] = self._inventory_after(changed, slice_keys)
         if "alike" in own_values and next_values.get("likeness") is self.likeness:
             next_world.alike = self.alike.after(next_world.in_use)
         return next_world
@@ -277,9 +275,7 @@ class World:
     def tags(self) -> Mapping[str, ultraserver.Tag]:
         """The reservation of each node that publishes one."""
         tag_by_node = {}
-        tag_by_identity: dict[
-            int, ultraserver.Tag | None
-        ] = {}  # by the identity of the devices, which equal nodes share
+        tag_by_identity: dict[int, ultraserver.Tag | None] = {}  # of the list of devices, which equal nodes share
         for spec in self._published:
             devices = spec.published
             if id(devices) not in tag_by_identity:
