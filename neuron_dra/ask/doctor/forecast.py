@@ -68,9 +68,9 @@ def waiting_pods(snapshot: Snapshot) -> list[Wire]:
 
 
 def _rank(pod: Wire) -> tuple[int, str, str, str]:
-    seen = PodView.of(pod)
-    meta = seen.metadata
-    return -seen.spec.priority, str(meta.creation_timestamp or ""), meta.namespace, meta.name
+    pod_view = PodView.of(pod)
+    meta = pod_view.metadata
+    return -pod_view.spec.priority, str(meta.creation_timestamp or ""), meta.namespace, meta.name
 
 
 def rules_now(snapshot: Snapshot) -> Semantics:

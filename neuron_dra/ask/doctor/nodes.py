@@ -152,9 +152,9 @@ def _pods(world: World, missing: Mapping[str, str], only: str) -> Iterator[Line]
         yield wrong(area, "DriverNotReady", text, f"kubectl logs -n {meta.namespace} {meta.name}")
     images: dict[str, list[str]] = defaultdict(list)
     for pod in pods:
-        seen = PodView.of(pod)
-        image = next((container.image for container in seen.spec.containers), "") or "unknown"
-        images[image].append(seen.metadata.name)
+        pod_view = PodView.of(pod)
+        image = next((container.image for container in pod_view.spec.containers), "") or "unknown"
+        images[image].append(pod_view.metadata.name)
     if len(images) > 1:
         few = min(images, key=lambda image: len(images[image]))
         counts = ", ".join(f"{len(pods)} x {image}" for image, pods in sorted(images.items()))
@@ -172,9 +172,9 @@ def _slices(world: World, missing: Mapping[str, str], chosen: Sequence[str], onl
         return
     own_count, foreign_names, nodeless_names = 0, [], []
     for raw_slice in world.snapshot.all("ResourceSlice"):
-        seen = SliceView.of(raw_slice)
-        name, node, pool = seen.metadata.name, seen.spec.node_name, seen.spec.pool.name
-        if not seen.spec.is_ours or only not in ("", node, pool):
+        slice_view = SliceView.of(raw_slice)
+        name, node, pool = slice_view.metadata.name, slice_view.spec.node_name, slice_view.spec.pool.name
+        if not slice_view.spec.is_ours or only not in ("", node, pool):
             continue
         if node == pool and slices.is_ours(name, node):
             own_count += 1

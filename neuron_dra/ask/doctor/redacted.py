@@ -154,9 +154,9 @@ def _of_snapshot(world: World) -> Iterator[Wire]:
     machines = set(nodes.neuron_nodes(world))
     spaces, chosen = set(), set()
     for pod in snapshot.all("Pod"):
-        seen = PodView.of(pod)
-        if seen.spec.resource_claims or _concerns(seen, machines):
-            spaces.add(seen.metadata.namespace)
+        pod_view = PodView.of(pod)
+        if pod_view.spec.resource_claims or _concerns(pod_view, machines):
+            spaces.add(pod_view.metadata.namespace)
             chosen.add(id(pod))
     kept: Mapping[str, Callable[[Wire], object]] = {
         "Node": lambda node: node["metadata"]["name"] in machines,

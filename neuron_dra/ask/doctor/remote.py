@@ -44,9 +44,9 @@ def chosen(pods: Sequence[Wire]) -> Wire | Line:
 
 async def look(kube: KubeConfig, pod: Wire, timing: DoctorTiming = DEFAULT_TIMING) -> list[Line]:
     """Return the lines that the driver's pod prints about its node."""
-    seen = PodView.of(pod)
-    space, name = seen.metadata.namespace, seen.metadata.name
-    container = next((container.name for container in seen.spec.containers), "")
+    pod_view = PodView.of(pod)
+    space, name = pod_view.metadata.namespace, pod_view.metadata.name
+    container = next((container.name for container in pod_view.spec.containers), "")
     by_hand = f"kubectl exec -n {space} {name} -- neuron-dra doctor --local"
     try:
         async with asyncio.timeout(timing.pod_s), KubeClient(kube) as client:

@@ -330,11 +330,12 @@ def _jobs(world: World, target: UpgradeTarget) -> Iterator[Line]:
     again: list[str] = []
     alone: list[str] = []
     for pod in world.snapshot.all("Pod"):
-        seen = PodView.of(pod)
-        if seen.has_ended or seen.spec.node_name not in drained or seen.metadata.owners("DaemonSet"):
+        pod_view = PodView.of(pod)
+        if pod_view.has_ended or pod_view.spec.node_name not in drained or pod_view.metadata.owners("DaemonSet"):
             continue
         if any(demand.is_ours(world.snapshot, claim.seen) for claim in world.claims_of(pod)):
-            (again if trials.is_created_again(pod) else alone).append(f"{seen.metadata.namespace}/{seen.metadata.name}")
+            name = f"{pod_view.metadata.namespace}/{pod_view.metadata.name}"
+            (again if trials.is_created_again(pod) else alone).append(name)
     if not again and not alone:
         yield ok(JOBS, "no pod with Neuron devices runs on a node with an older kubelet")
         return

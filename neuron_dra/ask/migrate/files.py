@@ -133,11 +133,11 @@ def _check(root: yaml.Node | None) -> None:
         if count > MOST_NODES:
             raise BadInput(f"it has more than {MOST_NODES} values, or its aliases expand to more")
         if isinstance(node, yaml.MappingNode):
-            seen = set()
+            keys_so_far = set()
             for key, value in node.value:
-                if isinstance(key, yaml.ScalarNode) and key.value in seen and key.value != "<<":
+                if isinstance(key, yaml.ScalarNode) and key.value in keys_so_far and key.value != "<<":
                     raise BadInput(f"line {key.start_mark.line + 1}: the key {key.value} occurs twice")
-                seen.add(key.value if isinstance(key, yaml.ScalarNode) else id(key))
+                keys_so_far.add(key.value if isinstance(key, yaml.ScalarNode) else id(key))
                 nodes_left += [key, value]
         elif isinstance(node, yaml.SequenceNode):
             nodes_left += node.value

@@ -153,8 +153,8 @@ async def _job(
     client: KubeClient, kind: str, namespace: str, name: str, left_out: dict[str, str]
 ) -> list[dict[str, Any]]:
     """Return a workload; nothing if it does not exist, or if its kind is left out."""
-    own = job_objects.RESOURCES[kind]
-    resource = Resource(own.group, own.version, own.plural, namespaced=True)
+    job_resource = job_objects.RESOURCES[kind]
+    resource = Resource(job_resource.group, job_resource.version, job_resource.plural, namespaced=True)
     try:
         raw_workload = await client.read(resource, namespace, name)
     except NotFound:

@@ -136,8 +136,9 @@ def _kserve(name: str, spec: dict[str, Any]) -> Iterator[Pods]:
         listed = trainers.mappings(component_spec.get("containers"))
         model = next((component_spec[field] for field in _MODELS if isinstance(component_spec.get(field), dict)), None)
         if model is not None:
-            own = {"name": "kserve-container", "resources": trainers.mapping(model.get("resources"))}
-            listed = [own, *(container for container in listed if container.get("name") != own["name"])]
+            model_container = {"name": "kserve-container", "resources": trainers.mapping(model.get("resources"))}
+            others = [container for container in listed if container.get("name") != model_container["name"]]
+            listed = [model_container, *others]
         if component_spec:
             number = component_spec.get("minReplicas")
             template = {"spec": {**component_spec, "containers": listed}}

@@ -230,10 +230,10 @@ def _checked(given: dict[str, Any], valid: dict[int, Any]) -> dict[str, Any]:
     else:
         devices = None
     if id(devices) in valid:
-        seen = {**converted, "spec": {**(spec or {}), "devices": None}}
+        without_devices = {**converted, "spec": {**(spec or {}), "devices": None}}
     else:
-        seen = converted
-    if text := problem(seen):
+        without_devices = converted
+    if text := problem(without_devices):
         raise SettingsError(f"{named(converted)}: {text}")
     if devices:
         valid[id(devices)] = devices

@@ -70,9 +70,9 @@ def _override(spec: dict[str, Any], trainer: Mapping[str, Any]) -> None:
     """Write a TrainJob's resources and claims into the pods of its runtime."""
     containers = mappings(spec.get("containers"))
     node = next((container for container in containers if container.get("name") == "node"), containers[0])
-    own = mapping(trainer.get("resourcesPerNode"))
-    if own:
-        node["resources"] = {**mapping(node.get("resources")), **own}
+    job_resources = mapping(trainer.get("resourcesPerNode"))
+    if job_resources:
+        node["resources"] = {**mapping(node.get("resources")), **job_resources}
     claims = mappings(trainer.get("resourceClaimsPerNode"))
     if claims:
         spec["resourceClaims"] = [*mappings(spec.get("resourceClaims")), *claims]
@@ -112,8 +112,8 @@ def workflow(name: str, spec: Mapping[str, Any]) -> Iterator[Group]:
             listed = [{"name": "main", **main}]
         if listed:
             chosen = {**mapping(spec.get("nodeSelector")), **mapping(template.get("nodeSelector"))}
-            own = {"containers": listed, "nodeSelector": chosen}
+            pod_spec = {"containers": listed, "nodeSelector": chosen}
             for field in ("tolerations", "affinity", "resourceClaims", "initContainers"):
                 field_value = template.get(field, spec.get(field))
-                own |= {field: field_value} if field_value is not None else {}
-            yield f"{name}-{template.get('name', 'pod')}", 1, {"spec": own}
+                pod_spec |= {field: field_value} if field_value is not None else {}
+            yield f"{name}-{template.get('name', 'pod')}", 1, {"spec": pod_spec}

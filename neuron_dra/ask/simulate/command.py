@@ -286,10 +286,10 @@ def _gets(outcome: PodOutcome, sights: Sequence[ContainerSight], world: World, s
     if not outcome.runs:
         return "rejected by the driver"
     spec = world.type_of(outcome.placement.node)
-    own, common = outcome.devices(shared)
-    texts = [words.devices(own, spec)] if own else []
-    if common:
-        texts.append(f"{words.devices(common, spec)} (shared)")
+    own_names, shared_names = outcome.devices(shared)
+    texts = [words.devices(own_names, spec)] if own_names else []
+    if shared_names:
+        texts.append(f"{words.devices(shared_names, spec)} (shared)")
     text = ", ".join(texts)
     claims = world.claims_of(world.snapshot.objects[key_of(outcome.pod)])
     own_devices = {result.device for claim in claims for result in claim.seen.results if result.driver == DRIVER}

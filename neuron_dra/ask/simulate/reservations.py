@@ -163,8 +163,9 @@ def _tagged(world: World, workload: Wire, nodes: Sequence[NodeView]) -> Iterator
 def _template(workload: Wire, size: int, *, whole: bool) -> Obj:
     """Return the ResourceClaimTemplate that the controller makes: one reserved node for each claim."""
     meta = workload["metadata"]
-    own = f"device.attributes['{names.DRIVER}']"
-    selector = f"has({own}.workloadUid) && {own}.workloadUid == '{_uid(workload)}' && {own}.workloadPhase == 'Bound'"
+    attributes = f"device.attributes['{names.DRIVER}']"
+    is_of_workload = f"{attributes}.workloadUid == '{_uid(workload)}'"
+    selector = f"has({attributes}.workloadUid) && {is_of_workload} && {attributes}.workloadPhase == 'Bound'"
     amount: dict[str, Any] = {"allocationMode": "ExactCount", "count": 1} if whole else {"allocationMode": "All"}
     exactly = {
         "deviceClassName": names.WORKLOAD_CLASS,

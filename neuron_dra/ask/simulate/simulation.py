@@ -52,12 +52,12 @@ class PodOutcome:
         """Return the devices that the pod has for itself, and those of claims that it shares, which are in `shared`."""
         if self.placement is None:
             return [], []
-        own: list[Wire] = []
-        common = list(self.shared.values())
+        own_allocations: list[Wire] = []
+        shared_allocations = list(self.shared.values())
         for name, allocation in self.placement.allocations.items():
             key = "ResourceClaim", self.pod["metadata"].get("namespace") or "", name
-            (common if key in shared else own).append(allocation)
-        return _devices(own), _devices(common)
+            (shared_allocations if key in shared else own_allocations).append(allocation)
+        return _devices(own_allocations), _devices(shared_allocations)
 
 
 def _devices(allocations: Iterable[Wire]) -> list[str]:
@@ -239,10 +239,10 @@ def held(world: World) -> dict[str, tuple[int, int]]:
         if device.driver == names.DRIVER:
             parts = members.of(device.device, world.type_of(device.pool))
             if parts is not None:
-                own = [f"{names.DEVICE_PREFIX}{device_id}" for device_id in parts.ids]
+                device_names = [f"{names.DEVICE_PREFIX}{device_id}" for device_id in parts.ids]
             else:
-                own = [device.device]
-            used |= {(device.pool, name) for name in own}
+                device_names = [device.device]
+            used |= {(device.pool, name) for name in device_names}
     taken = Counter(_unit(name) for _, name in used)
     return {unit: (taken[unit], number) for unit, number in sorted(published.items())}
 
@@ -265,15 +265,15 @@ def on_each_node(daemon: Wire, snapshot: Snapshot) -> Iterator[Wire]:
     tolerated = []
     for taint_name in TOLERATED:
         tolerated.append({"key": f"node.kubernetes.io/{taint_name}", "operator": "Exists"})
-    every = {**daemon, "spec": {**spec, "tolerations": [*(spec.get("tolerations") or ()), *tolerated]}}
+    tolerant = {**daemon, "spec": {**spec, "tolerations": [*(spec.get("tolerations") or ()), *tolerated]}}
     for node in snapshot.all("Node"):
-        if nodes.objection(every, model.node(node)):
+        if nodes.objection(tolerant, model.node(node)):
             continue
         name = node["metadata"]["name"]
         fields = [{"key": "metadata.name", "operator": "In", "values": [name]}]
         required = {"nodeSelectorTerms": [{"matchFields": fields}]}
-        own = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
+        node_affinity = {"requiredDuringSchedulingIgnoredDuringExecution": required}
         meta = {**daemon["metadata"], "name": f"{daemon['metadata']['name']}-{name}"}
         meta["uid"] = f"{daemon['metadata'].get('uid')}-{name}"
-        affinity = {**(spec.get("affinity") or {}), **own}
-        yield {**every, "metadata": meta, "spec": {**every["spec"], "affinity": affinity}}
+        affinity = {**(spec.get("affinity") or {}), "nodeAffinity": node_affinity}
+        yield {**tolerant, "metadata": meta, "spec": {**tolerant["spec"], "affinity": affinity}}

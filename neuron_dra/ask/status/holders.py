@@ -127,9 +127,9 @@ def lines(world: World, namespace: str, selected: labels.Test, *, wide: bool, he
         by_namespace[row.namespace].append(row)
     ordered = sorted(by_namespace.items(), key=lambda name_and_rows: -sum(row.chips for row in name_and_rows[1]))
     summed = []
-    for name, own in ordered:
-        pods = {row.who for row in own}
-        summed.append([name, _amount(own), str(len(pods))])
+    for name, rows_of_namespace in ordered:
+        pods = {row.who for row in rows_of_namespace}
+        summed.append([name, _amount(rows_of_namespace), str(len(pods))])
     out += _headed([["NAMESPACE", "HOLDS", "PODS"], *summed])
     out += ["", *_headed([["POD", "NODE", "HOLDS"], *listed], hosts=1)]
     hidden = len(all_rows) - len(shown)

@@ -55,8 +55,8 @@ def waiting(world: World, namespace: str) -> list[WaitingWorkload]:
     waiting_workloads = []
     for raw_workload in world.snapshot.all("NeuronUltraServerWorkload"):
         workload = WorkloadView.of(raw_workload)
-        own = workload.metadata.namespace
-        is_asked = own == namespace if namespace else own != NAMESPACE
+        workload_namespace = workload.metadata.namespace
+        is_asked = workload_namespace == namespace if namespace else workload_namespace != NAMESPACE
         if is_asked and (waiting_workload := _waiting(workload)) is not None:
             waiting_workloads.append(waiting_workload)
     return waiting_workloads

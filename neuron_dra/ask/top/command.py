@@ -147,9 +147,9 @@ async def _plugins(client: KubeClient, args: argparse.Namespace, namespace: str)
     try:
         async for page in client.list(PODS, args.driver_namespace, labelSelector=SELECTOR):
             for pod in page.decoded(dict).objects:
-                seen = PodView.of(pod)
-                plugin = _plugin(seen, args.driver_namespace)
-                rank = seen.is_ready, str(seen.metadata.creation_timestamp or "")
+                pod_view = PodView.of(pod)
+                plugin = _plugin(pod_view, args.driver_namespace)
+                rank = pod_view.is_ready, str(pod_view.metadata.creation_timestamp or "")
                 if plugin is not None and (plugin.node not in plugin_by_node or plugin_by_node[plugin.node][0] < rank):
                     plugin_by_node[plugin.node] = rank, plugin
     except Forbidden as err:

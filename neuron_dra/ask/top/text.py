@@ -40,16 +40,16 @@ def lines(
     """Return a table for each node, then what could not be read, and what to know about the numbers."""
     text: list[str] = []
     for node, sample in samples.items():
-        own = [row for row in usage_rows if row.node == node]
-        if not own:
+        node_rows = [row for row in usage_rows if row.node == node]
+        if not node_rows:
             continue
         if text:
             text.append("")
-        text.append(terminal.colored(_title(node, sample, own), "bold"))
-        cells = [_cells(row, by, _OTHERS, wide=wide) for row in own]
+        text.append(terminal.colored(_title(node, sample, node_rows), "bold"))
+        cells = [_cells(row, by, _OTHERS, wide=wide) for row in node_rows]
         text += terminal.table([_heads(by, wide=wide), *cells], indent="  ")
         if wide:
-            text += _memory(own)
+            text += _memory(node_rows)
     if not text:
         text = ["no pod has Neuron devices there"]
     return text + _below(samples, failures, usage_rows)
@@ -132,9 +132,9 @@ def _below(samples: Mapping[str, Sample], failures: Mapping[str, str], shown: Se
     return text
 
 
-def _title(node: str, sample: Sample, own: Sequence[Usage]) -> str:
+def _title(node: str, sample: Sample, node_rows: Sequence[Usage]) -> str:
     devices = {device for device, _ in sample.places}
-    held_places = _places([row for row in own if row.who.claim])
+    held_places = _places([row for row in node_rows if row.who.claim])
     kind = f" {sample.instance_type}" if sample.instance_type else ""
     return f"{node}{kind}: {len(held_places)} of {len(devices)} devices held"
 
@@ -201,10 +201,10 @@ def _numbers(row: Usage) -> str:
     return words.ranges(row.devices, between=",", least=2)
 
 
-def _memory(own: Sequence[Usage]) -> list[str]:
+def _memory(node_rows: Sequence[Usage]) -> list[str]:
     """Return the memory by category, of each line that has any."""
     text = []
-    for row in own:
+    for row in node_rows:
         largest = sorted((row.memory or {}).items(), key=lambda name_and_size: -name_and_size[1])
         sizes = []
         for name, size in largest:

@@ -98,15 +98,16 @@ def _claim(snapshot: Snapshot, claim: Wire) -> dict[str, Any]:
     """Return a claim's devices by node and its pods; an empty dictionary if it has no device of this driver."""
     from neuron_dra.ask.read.claim_views import ClaimView
 
-    seen = ClaimView.of(claim)
+    claim_view = ClaimView.of(claim)
     devices: dict[str, list[str]] = {}
-    for result in seen.results:
+    for result in claim_view.results:
         if result.driver == names.DRIVER:
             devices.setdefault(result.pool, []).append(result.device)
     if not devices:
         return {}
-    namespace = seen.metadata.namespace
-    users = [_user(snapshot, namespace, consumer.resource, consumer.name) for consumer in seen.status.reserved_for]
+    namespace = claim_view.metadata.namespace
+    consumers = claim_view.status.reserved_for
+    users = [_user(snapshot, namespace, consumer.resource, consumer.name) for consumer in consumers]
     return {"claim": _name(claim), "devices": devices, "heldBy": users}
 
 

@@ -65,26 +65,24 @@ def run(args: argparse.Namespace) -> int:
             raise
         everything = []  # a field with a wrong type, which was found, keeps the pods from being known
     made_elsewhere = {template for _, file_manifests in everything for template in _generated(file_manifests)}
-    for name, own in everything:
+    for name, file_manifests in everything:
         # Objects may use those of other files; a file's own problems are printed with its name.
         objects_elsewhere: list[Obj] = []
         for other_name, other_manifests in everything:
             if other_name != name:
                 objects_elsewhere += other_manifests.objects
-        built = snapshot.build([*own.objects, *own.pods, *objects_elsewhere], damaged=[])
+        built = snapshot.build([*file_manifests.objects, *file_manifests.pods, *objects_elsewhere], damaged=[])
         of_file: list[ManifestProblem] = []
         is_mistyped = any(file == name and problem.code == "FieldType" for file, problem in problems)
         for damaged in built.damaged:
             where = f"{damaged.kind} {damaged.key}"
             if not is_mistyped:  # the same fault, which has its path in the manifest there
                 of_file.append(ManifestProblem(where, "Malformed", damaged.why))
-        keys = [snapshot.key_of(raw_object) for raw_object in (*own.objects, *own.pods)]
+        keys = [snapshot.key_of(raw_object) for raw_object in (*file_manifests.objects, *file_manifests.pods)]
         own_names = {snapshot.named(built.objects[key]) for key in keys if key in built.objects}
-        malformed = {
-            (damaged_object.kind, damaged_object.namespace, damaged_object.name) for damaged_object in built.damaged
-        }
-        sound = [pod for pod in own.pods if snapshot.key_of(pod) not in malformed]
-        of_file += [*pods.versions(own.raw), *pods.shared(sound), *pods.unprepared(built, sound, version)]
+        malformed = {(damaged.kind, damaged.namespace, damaged.name) for damaged in built.damaged}
+        sound = [pod for pod in file_manifests.pods if snapshot.key_of(pod) not in malformed]
+        of_file += [*pods.versions(file_manifests.raw), *pods.shared(sound), *pods.unprepared(built, sound, version)]
         of_file += rules.Checker(built, version, why_no_sets, made_elsewhere).run(own_names)
         problems += [(name, problem) for problem in of_file]
     if args.output != "text":
@@ -114,9 +112,9 @@ def _generated(file_manifests: Manifests) -> Iterator[str]:
         if job_wish.ANNOTATION in (raw_object["metadata"].get("annotations") or {}):
             owners.add(f"{raw_object['kind']} {raw_object['metadata']['name']}")
     for pod in file_manifests.pods if owners else ():
-        seen = PodView.of(pod)
-        for pod_claim in seen.spec.resource_claims if seen.metadata.annotations.get("owner") in owners else ():
-            yield f"{seen.metadata.namespace}/{pod_claim.resource_claim_template_name}"
+        pod_view = PodView.of(pod)
+        for pod_claim in pod_view.spec.resource_claims if pod_view.metadata.annotations.get("owner") in owners else ():
+            yield f"{pod_view.metadata.namespace}/{pod_claim.resource_claim_template_name}"
 
 
 def _named(raw_object: Wire) -> str:

@@ -15,12 +15,12 @@ def shared_claims(
     objects: Snapshot, where: str, group: Wire, classes: Mapping[str, DeviceClass]
 ) -> Iterator[ManifestProblem]:
     """Warn of a claim of a PodGroup for Neuron devices: they are on one node, and so are all its pods then."""
-    seen = PodGroupView.of(group)
-    for group_claim in seen.spec.resource_claims:
+    group_view = PodGroupView.of(group)
+    for group_claim in group_view.spec.resource_claims:
         by_template = group_claim.resource_claim_template_name
         kind = "ResourceClaimTemplate" if by_template else "ResourceClaim"
         name = by_template or group_claim.resource_claim_name
-        raw_claim = objects.get(kind, name, seen.metadata.namespace)
+        raw_claim = objects.get(kind, name, group_view.metadata.namespace)
         if raw_claim is None:
             continue
         spec = ClaimSpec.of("", raw_claim["spec"]["spec"] if by_template else raw_claim["spec"])

@@ -22,8 +22,8 @@ _SIZED: Final = ("connected", "cores")
 
 def of_pod(objects: Snapshot, where: str, pod: Wire, made_elsewhere: Collection[str] = ()) -> Iterator[ManifestProblem]:
     """Yield what is wrong; `made_elsewhere` are templates that the controller creates, as namespace/name."""
-    seen = PodView.of(pod)
-    where = str(seen.metadata.annotations.get("owner") or where)
+    pod_view = PodView.of(pod)
+    where = str(pod_view.metadata.annotations.get("owner") or where)
     of_plugin = [name for name in demand.limits(pod) if name in demand.PLUGIN_LIMITS]
     unserved = [name for name in of_plugin if not demand.class_of(objects, name)]
     if unserved:
@@ -32,14 +32,14 @@ def of_pod(objects: Snapshot, where: str, pod: Wire, made_elsewhere: Collection[
             "does not: write claims, or the names of DeviceClasses (neuron-dra migrate does)"
         )
         yield ManifestProblem(where, "DevicePluginLimits", text, warning=True)
-    if seen.spec.scheduler_name == _EXTENSION and (of_plugin or demand.wants_devices(pod)):
+    if pod_view.spec.scheduler_name == _EXTENSION and (of_plugin or demand.wants_devices(pod)):
         text = (
             f"schedulerName is {_EXTENSION}, AWS's scheduler extension for the device plugin: claims need no "
             "extension, and the pod waits where no such scheduler runs; remove schedulerName"
         )
         yield ManifestProblem(where, "SchedulerOfPlugin", text, warning=True)
     yield from _classes(objects, where, pod)
-    yield from _absent(objects, where, seen, made_elsewhere)
+    yield from _absent(objects, where, pod_view, made_elsewhere)
 
 
 def _classes(objects: Snapshot, where: str, pod: Wire) -> Iterator[ManifestProblem]:
@@ -61,10 +61,12 @@ def nearest_size(name: str) -> str:
     return f"{near}-{match[2]}.{names.DRIVER}" if near else ""
 
 
-def _absent(objects: Snapshot, where: str, seen: PodView, made_elsewhere: Collection[str]) -> Iterator[ManifestProblem]:
+def _absent(
+    objects: Snapshot, where: str, pod_view: PodView, made_elsewhere: Collection[str]
+) -> Iterator[ManifestProblem]:
     """Yield the templates that a pod uses and that no file defines: they must be in the cluster already."""
-    namespace = seen.metadata.namespace
-    for pod_claim in seen.spec.resource_claims:
+    namespace = pod_view.metadata.namespace
+    for pod_claim in pod_view.spec.resource_claims:
         name = pod_claim.resource_claim_template_name
         if not name or f"{namespace}/{name}" in made_elsewhere:
             continue

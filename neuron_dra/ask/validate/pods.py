@@ -28,15 +28,15 @@ SERVED: Final = {
 
 def of_pod(where: str, pod: Wire) -> Iterator[ManifestProblem]:
     """Yield what is wrong with a pod's claims and its node."""
-    seen = PodView.of(pod)
-    for index, pod_claim in enumerate(seen.spec.resource_claims):
+    pod_view = PodView.of(pod)
+    for index, pod_claim in enumerate(pod_view.spec.resource_claims):
         if pod_claim.source is not None:
             text = (
                 f"spec.resourceClaims[{index}].source was removed in Kubernetes 1.31: write resourceClaimName or "
                 "resourceClaimTemplateName in its place, beside name (neuron-dra migrate does)"
             )
             yield ManifestProblem(where, "ClaimSourceRemoved", text)
-    node = seen.metadata.annotations.get(NODE_NAME)
+    node = pod_view.metadata.annotations.get(NODE_NAME)
     if node and demand.wants_devices(pod):
         text = (
             f"spec.nodeName is {node}: the scheduler does not see such a pod, and nothing allocates its claims; "
@@ -122,20 +122,20 @@ def _users_of_claims(pods: Iterable[Wire], group: Callable[[MetaView], str]) -> 
     """Return the pods that name a claim, by the group of the pod and the name of the claim."""
     users: dict[tuple[str, str], list[Wire]] = defaultdict(list)
     for pod in pods:
-        seen = PodView.of(pod)
-        for pod_claim in seen.spec.resource_claims:
+        pod_view = PodView.of(pod)
+        for pod_claim in pod_view.spec.resource_claims:
             if pod_claim.resource_claim_name:
-                users[group(seen.metadata), pod_claim.resource_claim_name].append(pod)
+                users[group(pod_view.metadata), pod_claim.resource_claim_name].append(pod)
     return users
 
 
 def _apart(pod: Wire) -> bool:
     """Return True if pods like this one may not share a node."""
-    seen = PodView.of(pod)
-    apart = seen.spec.affinity.pod_anti_affinity
+    pod_view = PodView.of(pod)
+    apart = pod_view.spec.affinity.pod_anti_affinity
     for term in apart.required if apart is not None else ():
         match_labels = term.label_selector.match_labels
-        same = all(seen.metadata.labels.get(key) == value for key, value in match_labels.items())
+        same = all(pod_view.metadata.labels.get(key) == value for key, value in match_labels.items())
         if term.topology_key == HOST and match_labels and same:
             return True
     return False

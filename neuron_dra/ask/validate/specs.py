@@ -50,5 +50,5 @@ class ClaimSpec:
             return True
         if name not in classes:
             return False
-        own = [selector.cel.expression for selector in alternative.selectors]
-        return not drivers.foreign([*classes[name].selectors, *own])
+        expressions = [selector.cel.expression for selector in alternative.selectors]
+        return not drivers.foreign([*classes[name].selectors, *expressions])

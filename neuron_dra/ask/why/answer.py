@@ -26,18 +26,18 @@ if TYPE_CHECKING:
 
 def of_claim(world: World, claim: Wire) -> Report:
     """Return the report about a ResourceClaim: who has it, or why it has no devices."""
-    seen = ClaimView.of(claim)
-    subject = f"claim {seen.metadata.namespace or 'default'}/{seen.metadata.name}"
+    claim_view = ClaimView.of(claim)
+    subject = f"claim {claim_view.metadata.namespace or 'default'}/{claim_view.metadata.name}"
     used_by = users.pods(world.snapshot, claim)
-    if seen.metadata.deletion_timestamp:
+    if claim_view.metadata.deletion_timestamp:
         who = ""
         if used_by:
             who = f": it is gone when these pods have ended: {', '.join(used_by)}"
         return Report(subject, "is being deleted", (Finding("Deleted", f"the claim is being deleted{who}"),))
-    if seen.is_allocated:
-        return _allocated(world, claim, seen.results, subject)
+    if claim_view.is_allocated:
+        return _allocated(world, claim, claim_view.results, subject)
     for pod in world.snapshot.all("Pod"):
-        is_in_namespace = PodPlace.of(pod).metadata.namespace == seen.metadata.namespace
+        is_in_namespace = PodPlace.of(pod).metadata.namespace == claim_view.metadata.namespace
         if is_in_namespace and any(pod_claim.exists and pod_claim.claim is claim for pod_claim in world.claims_of(pod)):
             report = why_pod.report(world, pod)
             return Report(
@@ -75,11 +75,11 @@ def _allocated(world: World, claim: Wire, results: Sequence[ResultView], subject
 
 def of_ultraserver(world: World, server: Wire) -> Report:
     """Return the report about a NeuronUltraServer: its faults, from its nodes and its conditions."""
-    seen = UltraServerView.of(server)
-    meta = seen.metadata
+    ultraserver = UltraServerView.of(server)
+    meta = ultraserver.metadata
     subject = f"UltraServer {meta.namespace or 'default'}/{meta.name}"
-    name = seen.status.ultraserver_id or meta.name
-    return _of_group(world, subject, name, seen)
+    name = ultraserver.status.ultraserver_id or meta.name
+    return _of_group(world, subject, name, ultraserver)
 
 
 def of_published(world: World, name: str) -> Report | None:
@@ -89,13 +89,13 @@ def of_published(world: World, name: str) -> Report | None:
     return _with_what_was_seen(world, "NeuronUltraServer", _of_group(world, f"UltraServer {name}", name, None))
 
 
-def _of_group(world: World, subject: str, name: str, seen: UltraServerView | None) -> Report:
+def _of_group(world: World, subject: str, name: str, ultraserver: UltraServerView | None) -> Report:
     """Return the report about the nodes of an UltraServer, and about its object if there is one."""
     from neuron_dra.ask.world import faults, tested
 
     group = faults.members(world, name)
     findings: list[Finding] = []
-    for fault in faults.of_ultraserver(name, group, seen):
+    for fault in faults.of_ultraserver(name, group, ultraserver):
         text = f"{fault.what}: {fault.detail}" if fault.detail else fault.what
         facts = () if findings else tuple([("node", _member(member)) for member in group])
         findings.append(Finding("UltraServerFault", text, facts))
@@ -106,9 +106,9 @@ def _of_group(world: World, subject: str, name: str, seen: UltraServerView | Non
         state += f", {tested.IN_A_TEST}, which ends for a workload that needs the nodes"
     if reserved:
         state += f", reserved for {', '.join(reserved)}"
-    if seen is not None and seen.is_spare:
+    if ultraserver is not None and ultraserver.is_spare:
         state += ", a spare, which only groups that must move may take"
-    tests = tested.texts(tested.results(world, seen)) if seen is not None else []
+    tests = tested.texts(tested.results(world, ultraserver)) if ultraserver is not None else []
     return Report(subject, state, tuple(findings), notes=tuple(tests), fine=not findings)
 
 

@@ -31,12 +31,12 @@ def unusable_claim(world: World, pod: Wire) -> Finding | None:
 
 def _unallocated(world: World, pod: Wire, claim: str) -> Finding:
     """Return the finding for a claim that no scheduler allocated: one that lacks DRA bound the pod, or none did."""
-    own = PodView.of(pod).spec.scheduler_name or trials.DEFAULT_SCHEDULER
+    named_scheduler = PodView.of(pod).spec.scheduler_name or trials.DEFAULT_SCHEDULER
     scheduler = events.bound_by(world, pod)
-    if not scheduler and own == trials.DEFAULT_SCHEDULER:
+    if not scheduler and named_scheduler == trials.DEFAULT_SCHEDULER:
         return _bypassed(world, pod)
     node = pod["spec"]["nodeName"]
-    name = events.program(scheduler or own)
+    name = events.program(scheduler or named_scheduler)
     facts = Facts()
     if scheduler:
         text = f"scheduler {name} bound it to node {node} and did not allocate its claim {claim}"

@@ -80,10 +80,10 @@ def run(args: argparse.Namespace) -> int:
                 raise SettingsError(_absent_job(snapshot, kind, name, namespace, from_file=bool(args.snapshot)))
             reports.append((f"{kind.lower()}/{name}", job_report))
         elif name:
-            own = _of_name(world, kind, name, place)
-            if own is None:
+            object_report = _of_name(world, kind, name, place)
+            if object_report is None:
                 raise SettingsError(_absent(snapshot, kind, name, place, from_file=bool(args.snapshot)))
-            reports.append((f"{kind.lower()}/{name}", own))
+            reports.append((f"{kind.lower()}/{name}", object_report))
         else:
             everywhere = args.all_namespaces or kind in EVERYWHERE
             every = _of_kind(world, kind, None if everywhere else place, args.selector)
@@ -111,8 +111,8 @@ def _of_name(world: World, kind: str, name: str, namespace: str) -> Report | Non
     if kind != ULTRASERVER:
         return None
     for raw_server in snapshot.all(kind):
-        seen = UltraServerView.of(raw_server)
-        if name in (seen.metadata.name, seen.status.ultraserver_id):
+        ultraserver = UltraServerView.of(raw_server)
+        if name in (ultraserver.metadata.name, ultraserver.status.ultraserver_id):
             return answer.of(world, kind, raw_server)
     return answer.of_published(world, name)
 

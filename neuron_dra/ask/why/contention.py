@@ -147,10 +147,10 @@ def _without_surge(deployment: str, namespace: str) -> str:
 
 def deployment_of(pod: Wire) -> str:
     """Return the Deployment of a pod, from the name of its ReplicaSet and the hash in it; empty if it has none."""
-    own = _hash(pod)
+    template_hash = _hash(pod)
     for owner in PodView.of(pod).metadata.owners("ReplicaSet"):
-        if own and owner.name.endswith(f"-{own}"):
-            return owner.name.removesuffix(f"-{own}")
+        if template_hash and owner.name.endswith(f"-{template_hash}"):
+            return owner.name.removesuffix(f"-{template_hash}")
     return ""
 
 
@@ -293,15 +293,16 @@ def _ending(world: World, holder: Holder) -> str:
 
 def _priority_does_not_help(world: World, pod: Wire, nodes: Sequence[Blocked]) -> str:
     """Return that a higher priority than that of a holder does not help; empty if it is not higher."""
-    own = _priority(pod)
-    if own <= world.least_priority:
+    pod_priority = _priority(pod)
+    if pod_priority <= world.least_priority:
         return ""
     for node in nodes:
         for holder, _ in holders(world, node):
             for name in holder.pods:
                 holder_pod = world.snapshot.get("Pod", name, holder.namespace)
-                if holder_pod is not None and _priority(holder_pod) < own:
-                    return f"the scheduler does not preempt pods for their devices: priority {own} does not help"
+                if holder_pod is not None and _priority(holder_pod) < pod_priority:
+                    why = "the scheduler does not preempt pods for their devices"
+                    return f"{why}: priority {pod_priority} does not help"
     return ""
 
 

@@ -111,14 +111,14 @@ def _number(text: object) -> int:
 
 def quota_needed(claim_problem: ClaimProblem, quota: Wire) -> dict[str, Any]:
     """Return the quota, what it allows of its resource, what is used, and what the claim adds."""
-    seen = QuotaView.of(quota)
+    quota_view = QuotaView.of(quota)
     return {
         "quota": quota,
-        "namespace": seen.metadata.namespace,
-        "name": seen.metadata.name,
+        "namespace": quota_view.metadata.namespace,
+        "name": quota_view.metadata.name,
         "resource": claim_problem.resource,
-        "hard": _number(seen.spec.hard.get(claim_problem.resource)),
-        "used": _number(seen.status.used.get(claim_problem.resource)),
+        "hard": _number(quota_view.spec.hard.get(claim_problem.resource)),
+        "used": _number(quota_view.status.used.get(claim_problem.resource)),
         "more": _counted(claim_problem.claim.seen)[claim_problem.resource],
     }
 

@@ -72,8 +72,9 @@ def findings(world: World, pod: Wire) -> list[Finding]:
     by_text: dict[tuple[str, str], Finding] = {}
     for claim, ask in selection.requests(world, pod):
         # A class of reserved devices selects none of the others.
-        seen = published if published.of_class(world.classes.get(ask.alternative.class_name)) else unreserved
-        for finding in _of_request(world, pod, seen, claim, ask):
+        device_class = world.classes.get(ask.alternative.class_name)
+        judged_devices = published if published.of_class(device_class) else unreserved
+        for finding in _of_request(world, pod, judged_devices, claim, ask):
             by_text.setdefault((finding.code, finding.text), finding)
     if by_text:
         return list(by_text.values())
@@ -195,14 +196,16 @@ def _of_request(world: World, pod: Wire, published: PublishedDevices, claim: Pod
 def _capacity_lacking(ask: Asked, devices: Sequence[PoolDevice]) -> Finding | None:
     """Return the finding for a capacity that no device has, or none in this amount."""
     for name, amount in ask.alternative.capacity.items():
-        own = name.rpartition("/")[2]
+        short_name = name.rpartition("/")[2]
         texts = {key.rpartition("/")[2]: text for device in devices for key, text in device.capacity.items()}
-        if own not in texts:
-            near = words.nearest(own, texts)
+        if short_name not in texts:
+            near = words.nearest(short_name, texts)
             hint = f", did you mean {near}?" if near else f"; they have {words.listed(sorted(texts))}"
             text = f"request {ask.name}: no device has the capacity {name}{hint}"
             return Finding("CapacityLacking", text)
-        amounts = [text for device in devices for key, text in device.capacity.items() if key.rpartition("/")[2] == own]
+        amounts = []
+        for device in devices:
+            amounts += [text for key, text in device.capacity.items() if key.rpartition("/")[2] == short_name]
         largest = max(amounts, key=quantity.parse)
         if quantity.parse(largest) < quantity.parse(amount):
             text = f"request {ask.name} wants {amount} of {name}, and the largest device has {largest}"

@@ -133,12 +133,12 @@ def _reports(world: World, pods: Sequence[Wire]) -> list[tuple[Wire, Report]]:
     report_by_demand: dict[bytes, Report] = {}
     reports = []
     for pod in pods:
-        seen = PodView.of(pod)
-        has_claims = bool(seen.status.resource_claim_statuses)
-        if seen.spec.node_name or seen.metadata.deletion_timestamp:
+        pod_view = PodView.of(pod)
+        has_claims = bool(pod_view.status.resource_claim_statuses)
+        if pod_view.spec.node_name or pod_view.metadata.deletion_timestamp:
             reports.append((pod, answer.of(world, "Pod", pod)))
             continue
-        key = msgspec.json.encode((seen.status.phase, has_claims, pod["spec"]))
+        key = msgspec.json.encode((pod_view.status.phase, has_claims, pod["spec"]))
         if key not in report_by_demand:
             report_by_demand[key] = answer.of(world, "Pod", pod)
         reports.append((pod, report_by_demand[key]))

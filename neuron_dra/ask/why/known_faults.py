@@ -114,10 +114,10 @@ def kubelets(world: World) -> dict[str, str]:
 def _pods_that_share(world: World, nodes: Set[str]) -> _Concerned:
     sharing_by_claim: dict[tuple[str, str], list[str]] = defaultdict(list)
     for pod in _living(world, nodes):
-        seen = PodView.of(pod)
+        pod_view = PodView.of(pod)
         for claim in world.claims_of(pod):
             if claim.claim is not None and demand.is_ours(world.snapshot, claim.seen):
-                sharing_by_claim[seen.metadata.namespace, claim.seen.metadata.name].append(seen.metadata.name)
+                sharing_by_claim[pod_view.metadata.namespace, claim.seen.metadata.name].append(pod_view.metadata.name)
     pods = []
     for (namespace, _), sharing in sharing_by_claim.items():
         if len(sharing) > 1:
@@ -128,12 +128,12 @@ def _pods_that_share(world: World, nodes: Set[str]) -> _Concerned:
 def _pods_with_several_claims(world: World, nodes: Set[str]) -> _Concerned:
     pods = []
     for pod in _living(world, nodes):
-        seen = PodView.of(pod)
-        runtime = world.node(seen.spec.node_name).status.node_info.container_runtime_version
+        pod_view = PodView.of(pod)
+        runtime = world.node(pod_view.spec.node_name).status.node_info.container_runtime_version
         claims = world.claims_of(pod)
         is_met = len(claims) > 1 and any(demand.is_ours(world.snapshot, claim.seen) for claim in claims)
         if is_met and runtime and not runtime.startswith(_CONTAINERD):
-            pods.append((seen.metadata.namespace, seen.metadata.name))
+            pods.append((pod_view.metadata.namespace, pod_view.metadata.name))
     return _Concerned.of_pods(pods)
 
 
@@ -170,21 +170,21 @@ def _pods_for_all_beside_a_broken_pool(world: World, nodes: Set[str]) -> _Concer
 def _rules_without_a_selector(world: World, nodes: Set[str]) -> _Concerned:
     rules = []
     for rule in world.snapshot.all("DeviceTaintRule"):
-        seen = TaintRuleView.of(rule)
-        if seen.spec.device_selector is None:
-            rules.append(f"DeviceTaintRule {seen.metadata.name}")
+        rule_view = TaintRuleView.of(rule)
+        if rule_view.spec.device_selector is None:
+            rules.append(f"DeviceTaintRule {rule_view.metadata.name}")
     return _Concerned(sorted(rules), {key for key, _ in _waiting(world)} if rules else set())
 
 
 def _waiting(world: World) -> Iterator[tuple[tuple[str, str], ClaimView]]:
     """Yield namespace and name of each pod without a node that waits for Neuron devices, with a claim of it."""
     for pod in world.snapshot.all("Pod"):
-        seen = PodView.of(pod)
-        if seen.spec.node_name or seen.has_ended:
+        pod_view = PodView.of(pod)
+        if pod_view.spec.node_name or pod_view.has_ended:
             continue
         for claim in world.claims_of(pod):
             if not claim.seen.is_allocated and demand.is_ours(world.snapshot, claim.seen):
-                yield (seen.metadata.namespace, seen.metadata.name), claim.seen
+                yield (pod_view.metadata.namespace, pod_view.metadata.name), claim.seen
 
 
 def _pods_that_stay_on_tainted_devices(world: World, nodes: Set[str]) -> _Concerned:
@@ -223,8 +223,8 @@ def _wants_all(claim: ClaimView) -> bool:
 def _living(world: World, nodes: Set[str]) -> Iterator[Wire]:
     """Yield the pods on these nodes that have not ended."""
     for pod in world.snapshot.all("Pod"):
-        seen = PodView.of(pod)
-        if seen.spec.node_name in nodes and not seen.has_ended:
+        pod_view = PodView.of(pod)
+        if pod_view.spec.node_name in nodes and not pod_view.has_ended:
             yield pod
 
 

@@ -44,12 +44,12 @@ def report(world: World, node: Wire) -> Report:
 
 def _published(world: World, published: Sequence[Wire], held_count: int) -> str:
     """Return what a node publishes, and how much of it is held."""
-    seen = "ResourceClaim" not in unseen.kinds(world.snapshot)
+    claims_seen = "ResourceClaim" not in unseen.kinds(world.snapshot)
     if [device["name"] for device in published] == [names.NODE_DEVICE]:
         if held_count:
             return "is published as a whole, and held"
-        return f"is published as a whole, {'not held' if seen else 'perhaps held'}"
-    least = "" if seen else "at least "
+        return f"is published as a whole, {'not held' if claims_seen else 'perhaps held'}"
+    least = "" if claims_seen else "at least "
     return f"publishes {words.count(len(published), 'device')}, {least}{held_count} held"
 
 
@@ -95,8 +95,8 @@ def _plugin_alive(world: World, node: Wire) -> Finding | None:
 
 
 def _silent(world: World, node: Wire) -> Finding | None:
-    seen = KubeNodeView.of(node)
-    name, kind = seen.metadata.name, seen.instance_type
+    node_view = KubeNodeView.of(node)
+    name, kind = node_view.metadata.name, node_view.instance_type
     own_specs = world.specs_of(name)
     if own_specs and not any(spec.published or spec.shared_counters for spec in own_specs):
         slices = "its slice has" if len(own_specs) == 1 else "its slices have"
@@ -138,13 +138,13 @@ def _driver(world: World, name: str) -> tuple[str, tuple[tuple[str, str], ...]]:
 
 
 def _cordoned(world: World, node: Wire) -> Finding | None:
-    seen = KubeNodeView.of(node)
-    if seen.spec.unschedulable:
-        leaves = [taint for taint in seen.spec.taints if taints.announces_removal(taint.key)]
+    node_view = KubeNodeView.of(node)
+    if node_view.spec.unschedulable:
+        leaves = [taint for taint in node_view.spec.taints if taints.announces_removal(taint.key)]
         if leaves:
             return Finding("Cordoned", f"the node is cordoned, and goes away: {_with_meaning(leaves)}")
-        return Finding("Cordoned", f"the node is cordoned: kubectl uncordon {seen.metadata.name}")
-    hard = [taint for taint in seen.spec.taints if taint.effect in ("NoSchedule", "NoExecute")]
+        return Finding("Cordoned", f"the node is cordoned: kubectl uncordon {node_view.metadata.name}")
+    hard = [taint for taint in node_view.spec.taints if taint.effect in ("NoSchedule", "NoExecute")]
     if hard:
         return Finding("Tainted", f"only pods that tolerate its taints run here: {_with_meaning(hard)}")
     return None
@@ -188,15 +188,15 @@ def _mark(taint: model.DeviceTaint) -> str:
 
 def _ultraserver(world: World, node: Wire) -> Finding | None:
     """Return the finding for a fault of the node's UltraServer."""
-    own = fleet.view(world, node["metadata"]["name"])
-    if own is None or not own.ultraserver:
+    node_view = fleet.view(world, node["metadata"]["name"])
+    if node_view is None or not node_view.ultraserver:
         return None
-    server = faults.by_id(world).get(own.ultraserver)
-    group = faults.members(world, own.ultraserver)
-    group_faults = list(faults.of_ultraserver(own.ultraserver, group, server))
+    server = faults.by_id(world).get(node_view.ultraserver)
+    group = faults.members(world, node_view.ultraserver)
+    group_faults = list(faults.of_ultraserver(node_view.ultraserver, group, server))
     if not group_faults:
         return None
-    text = f"its UltraServer {own.ultraserver}: {'; '.join(fault.what for fault in group_faults)}"
+    text = f"its UltraServer {node_view.ultraserver}: {'; '.join(fault.what for fault in group_faults)}"
     facts = tuple((fault.what, fault.detail) for fault in group_faults if fault.detail)
     return Finding("UltraServerFault", text, facts)
 

@@ -13,8 +13,8 @@ from neuron_dra.core.wire import Wire
 
 def report(world: World, pod: Wire) -> Report:
     """Return the report about a pod."""
-    seen = PodView.of(pod)
-    meta, node, phase = seen.metadata, seen.spec.node_name, seen.status.phase
+    pod_view = PodView.of(pod)
+    meta, node, phase = pod_view.metadata, pod_view.spec.node_name, pod_view.status.phase
     subject = f"pod {meta.namespace or 'default'}/{meta.name}"
     if phase == "Succeeded":
         return Report(subject, "has ended, with success", fine=True)
@@ -25,7 +25,9 @@ def report(world: World, pod: Wire) -> Report:
         return Report(subject, "has failed", (Finding("KubeletRejectsName", refused, facts) if refused else failure,))
     if meta.deletion_timestamp:
         return Report(
-            subject, "is being deleted", (bound.never_created(world, pod) or _unreleased(world, pod) or _deleted(seen),)
+            subject,
+            "is being deleted",
+            (bound.never_created(world, pod) or _unreleased(world, pod) or _deleted(pod_view),),
         )
     if node:
         seen_by = _seen_by_containers(world, pod)
@@ -35,14 +37,14 @@ def report(world: World, pod: Wire) -> Report:
         unusable = None if phase == "Running" else bound.unusable_claim(world, pod)
         if unusable is not None:
             causes = [unusable, *(cause for cause in causes if cause.code != "KubeletRejects")]
-        if not causes and (seen.is_ready or phase == "Running"):
+        if not causes and (pod_view.is_ready or phase == "Running"):
             if (unseen := _unnamed_claims(world, pod)) is not None:
                 return Report(subject, f"runs on node {node} without its devices", (unseen,), seen_by)
             return Report(subject, f"runs on node {node}", notes=seen_by, fine=True)
         causes = causes or [_unknown_start(world, pod)]
         return Report(subject, f"does not run on node {node}", tuple(causes), known_faults.of_pod(world, pod))
     beside = tuple(fault.text for fault in container_sight.faults(pod, world.claims_of(pod), world.snapshot))
-    notes = (*_groups(world, pod), *_not_modelled(seen), *known_faults.of_pod(world, pod), *beside)
+    notes = (*_groups(world, pod), *_not_modelled(pod_view), *known_faults.of_pod(world, pod), *beside)
     return Report(subject, "waits for a node", tuple(situations.waiting(world, pod)), notes)
 
 
@@ -72,9 +74,11 @@ def _unnamed_claims(world: World, pod: Wire) -> Finding | None:
 
 def _unreleased(world: World, pod: Wire) -> Finding | None:
     """Return the finding for a pod that has ended, and whose claims no driver is there to release."""
-    seen, snapshot = PodView.of(pod), world.snapshot
-    node = seen.spec.node_name
-    if not node or not seen.containers_ended or "Pod" in snapshot.left_out or world.driver_pods.get(node):
+    pod_view = PodView.of(pod)
+    node = pod_view.spec.node_name
+    if not node or not pod_view.containers_ended or world.driver_pods.get(node):
+        return None
+    if "Pod" in world.snapshot.left_out:
         return None
     for pod_claim in world.claims_of(pod):
         if pod_claim.exists and any(result.driver == names.DRIVER for result in pod_claim.seen.results):

@@ -28,16 +28,17 @@ def facts(world: World, reservation: WorkloadView) -> tuple[tuple[str, str], ...
     for owner in reservation.metadata.owner_references:
         job_facts.add("job", f"{owner.kind} {owner.name}")
     kueue_workloads = [KueueWorkloadView.of(raw_workload) for raw_workload in world.snapshot.all("Workload")]
-    own = next((workload for workload in kueue_workloads if _is_of(workload, reservation)), None)
-    if own is None:
+    own_workload = next((workload for workload in kueue_workloads if _is_of(workload, reservation)), None)
+    if own_workload is None:
         return job_facts.done()
-    queue = own.spec.queue_name
-    others_in_queue = [workload for workload in kueue_workloads if workload is not own and _same_queue(workload, own)]
+    queue = own_workload.spec.queue_name
+    others = [workload for workload in kueue_workloads if workload is not own_workload]
+    others_in_queue = [workload for workload in others if _same_queue(workload, own_workload)]
     with_quota = sorted(_name(workload) for workload in others_in_queue if _is_true(workload, "QuotaReserved"))
-    if _is_true(own, "QuotaReserved"):
+    if _is_true(own_workload, "QuotaReserved"):
         job_facts.add("queue", f"{queue}, where it has quota")
     else:
-        job_facts.add("queue", f"{queue}, {_place(own, others_in_queue)}")
+        job_facts.add("queue", f"{queue}, {_place(own_workload, others_in_queue)}")
         text = "no other one of this queue uses it"
         if with_quota:
             text = f"used by {words.listed(with_quota, 4)}"
@@ -78,15 +79,16 @@ def _is_of(workload: KueueWorkloadView, reservation: WorkloadView) -> bool:
     return bool(uid) and any(owner.uid == uid for owner in workload.metadata.owner_references)
 
 
-def _same_queue(workload: KueueWorkloadView, own: KueueWorkloadView) -> bool:
-    is_in_namespace = workload.metadata.namespace == own.metadata.namespace
-    return is_in_namespace and workload.spec.queue_name == own.spec.queue_name and not _is_true(workload, "Finished")
+def _same_queue(workload: KueueWorkloadView, own_workload: KueueWorkloadView) -> bool:
+    if workload.metadata.namespace != own_workload.metadata.namespace or _is_true(workload, "Finished"):
+        return False
+    return workload.spec.queue_name == own_workload.spec.queue_name
 
 
-def _place(own: KueueWorkloadView, others: Sequence[KueueWorkloadView]) -> str:
+def _place(own_workload: KueueWorkloadView, others: Sequence[KueueWorkloadView]) -> str:
     """Return where a Workload is among those that wait: higher priority first, then the older one."""
     waiting = [workload for workload in others if not _is_true(workload, "QuotaReserved")]
-    before = sorted((workload for workload in waiting if _order(workload) < _order(own)), key=_order)
+    before = sorted((workload for workload in waiting if _order(workload) < _order(own_workload)), key=_order)
     place = f"place {len(before) + 1} of {len(waiting) + 1} that wait"
     if before:
         return f"{place}, after {words.listed((_name(workload) for workload in before), 4)}"

@@ -142,12 +142,12 @@ def _configuration(world: World, pod: Wire) -> Finding | None:
 
 
 def _containers(world: World, pod: Wire) -> Sequence[Finding]:
-    seen = PodView.of(pod)
+    pod_view = PodView.of(pod)
     problems = []
-    for container in (*seen.status.init_container_statuses, *seen.status.container_statuses):
+    for container in (*pod_view.status.init_container_statuses, *pod_view.status.container_statuses):
         waiting = container.state.waiting
         if waiting.reason and waiting.reason not in _FINE:
-            runtime = _runtime(world, waiting.message, seen.spec.node_name, "container")
+            runtime = _runtime(world, waiting.message, pod_view.spec.node_name, "container")
             if runtime is not None:
                 problems.append(runtime)
             else:

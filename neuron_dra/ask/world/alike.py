@@ -42,8 +42,8 @@ class Likeness:
             return number
         narrowed_numbers = self._narrow[read]
         if number not in narrowed_numbers:
-            seen = read, tuple([(self._seen(device, read), device.taints) for device in self.devices(node)])
-            narrowed_numbers[number] = self._narrowed.setdefault(seen, -1 - len(self._narrowed))
+            what_is_read = read, tuple([(self._seen(device, read), device.taints) for device in self.devices(node)])
+            narrowed_numbers[number] = self._narrowed.setdefault(what_is_read, -1 - len(self._narrowed))
         return narrowed_numbers[number]
 
     def devices(self, node: model.NodeTraits) -> Sequence[model.PoolDevice]:

@@ -18,17 +18,17 @@ from neuron_dra.core.wire import Wire
 
 def objection(snapshot: Snapshot, pod: Wire) -> str:
     """Return why the pod may not be evicted now; empty if it may."""
-    seen = PodView.of(pod)
-    if seen.has_ended or seen.status.phase == "Pending" or seen.metadata.deletion_timestamp:
+    pod_view = PodView.of(pod)
+    if pod_view.has_ended or pod_view.status.phase == "Pending" or pod_view.metadata.deletion_timestamp:
         return ""
     if why := unseen.kinds(snapshot).get("PodDisruptionBudget"):
         return f"its PodDisruptionBudgets are unknown ({why})"
     budgets = [BudgetView.of(raw_budget) for raw_budget in snapshot.all("PodDisruptionBudget")]
-    in_namespace = [budget for budget in budgets if budget.metadata.namespace == seen.metadata.namespace]
-    selecting = [budget for budget in in_namespace if _selects(budget, seen)]
+    in_namespace = [budget for budget in budgets if budget.metadata.namespace == pod_view.metadata.namespace]
+    selecting = [budget for budget in in_namespace if _selects(budget, pod_view)]
     if len(selecting) > 1:
         return f"PodDisruptionBudgets {' and '.join(budget.metadata.name for budget in selecting[:2])} both select it"
-    if not selecting or not _blocks(selecting[0], seen):
+    if not selecting or not _blocks(selecting[0], pod_view):
         return ""
     return f"PodDisruptionBudget {selecting[0].metadata.name} allows no disruption now"
 

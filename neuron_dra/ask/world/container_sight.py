@@ -101,10 +101,10 @@ class ContainerSight:
 
     def text(self, spec: InstanceType | None) -> str:
         """Return what it sees in words, as in "devices 0-3, NEURON_LOGICAL_NC_CONFIG=1"."""
-        seen = words.devices(self.devices, spec) if self.devices else "nothing"
+        devices_text = words.devices(self.devices, spec) if self.devices else "nothing"
         if self.sees_all:
-            seen += f" of its claims, and all devices of the node, because it {self.sees_all}"
-        return ", ".join([seen, *self.variables])
+            devices_text += f" of its claims, and all devices of the node, because it {self.sees_all}"
+        return ", ".join([devices_text, *self.variables])
 
     def to_wire(self) -> dict[str, Any]:
         """Return it for `-o json` and `-o yaml`."""
@@ -269,9 +269,9 @@ def _core_sizes(pod: Wire, claims: Sequence[PodClaim]) -> Iterator[SightFault]:
     for container in _ExposedPod.of(pod).containers:
         sizes: dict[int, str] = {}
         for claim in claims:
-            own = [use for use in _uses(pod, claim) if use.container == container.name]
+            container_uses = [use for use in _uses(pod, claim) if use.container == container.name]
             for request, size in _sizes(claim.seen).items():
-                if any(use.covers(request) for use in own):
+                if any(use.covers(request) for use in container_uses):
                     sizes.setdefault(size, f"{claim.entry}/{request.partition('/')[0]}")
         if len(set(sizes.values())) > 1:
             texts = ", ".join(f"{size} from {name}" for size, name in sizes.items())
@@ -373,16 +373,16 @@ def _sizes(claim: ClaimView) -> dict[str, int]:
 
 def _exposed(pod: Wire) -> dict[str, str]:
     """Return why containers see device files that no claim gives them, by container."""
-    seen = _ExposedPod.of(pod)
+    exposed_pod = _ExposedPod.of(pod)
     folders = {}
-    for volume in seen.spec.volumes:
+    for volume in exposed_pod.spec.volumes:
         if volume.host_path is None:
             continue
         path = volume.host_path.path.rstrip("/") or "/"
         if path in ("/", HOST_DEVICES) or path.startswith(f"{HOST_DEVICES}/neuron"):
             folders[volume.name] = path
     exposed = {}
-    for container in seen.containers:
+    for container in exposed_pod.containers:
         mounted = [folders[mount.name] for mount in container.volume_mounts if mount.name in folders]
         if container.security_context.privileged:
             exposed[container.name] = "is privileged"

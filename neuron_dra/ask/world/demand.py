@@ -43,12 +43,12 @@ class PodClaim:
 
 def claims_of(snapshot: Snapshot, pod: Wire) -> list[PodClaim]:
     """Return the claims of a pod in its order."""
-    seen = PodView.of(pod)
-    namespace = seen.metadata.namespace
-    claim_statuses = seen.status.resource_claim_statuses
+    pod_view = PodView.of(pod)
+    namespace = pod_view.metadata.namespace
+    claim_statuses = pod_view.status.resource_claim_statuses
     claim_name_by_entry = {claim_status.name: claim_status.resource_claim_name for claim_status in claim_statuses}
     pod_claims = []
-    for entry in seen.spec.resource_claims:
+    for entry in pod_view.spec.resource_claims:
         template_name = entry.resource_claim_template_name
         if template_name:
             template = snapshot.get("ResourceClaimTemplate", template_name, namespace)
@@ -58,7 +58,7 @@ def claims_of(snapshot: Snapshot, pod: Wire) -> list[PodClaim]:
         claim = snapshot.get("ResourceClaim", name, namespace) if name else None
         exists = claim is not None
         if claim is None and template is not None:
-            claim = from_template(template, f"{seen.metadata.name}-{entry.name}", namespace)
+            claim = from_template(template, f"{pod_view.metadata.name}-{entry.name}", namespace)
         pod_claims.append(PodClaim(entry.name, claim, exists, template, template_name, name))
     from_limits = _from_limits(snapshot, pod)
     if from_limits is not None:
@@ -129,9 +129,9 @@ def class_of(snapshot: Snapshot, resource: str) -> str:
     if resource.startswith(IMPLICIT):
         return resource.removeprefix(IMPLICIT)
     for raw_class in snapshot.all("DeviceClass"):
-        seen = DeviceClassView.of(raw_class)
-        if seen.spec.extended_resource_name == resource:
-            return seen.metadata.name
+        class_view = DeviceClassView.of(raw_class)
+        if class_view.spec.extended_resource_name == resource:
+            return class_view.metadata.name
     return ""
 
 
@@ -140,13 +140,13 @@ def _from_limits(snapshot: Snapshot, pod: Wire) -> PodClaim | None:
     requests = extended.requests(pod, lambda resource: class_of(snapshot, resource))
     if not requests:
         return None
-    seen = PodView.of(pod)
-    namespace, name = seen.metadata.namespace, seen.status.extended_resource_claim_status.resource_claim_name
+    pod_view = PodView.of(pod)
+    namespace, name = pod_view.metadata.namespace, pod_view.status.extended_resource_claim_status.resource_claim_name
     existing = snapshot.get("ResourceClaim", name, namespace) if name else None
     implied_claim = {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceClaim",
-        "metadata": {"name": name or f"{seen.metadata.name}-extended-resources", "namespace": namespace},
+        "metadata": {"name": name or f"{pod_view.metadata.name}-extended-resources", "namespace": namespace},
         "spec": {"devices": {"requests": requests}},
     }
     return PodClaim("limits", existing or implied_claim, existing is not None, claim_name=name)

@@ -58,13 +58,13 @@ def containers_of(pod: Wire, claim_requests: Sequence[RequestView]) -> list[tupl
     The scheduler writes them into the pod's status. Before that they follow from the rule for the requests: a container
     that ends early sees those of later containers for the same resource.
     """
-    seen = PodView.of(pod)
+    pod_view = PodView.of(pod)
     written = _MappedPod.of(pod).status.extended_resource_claim_status.request_mappings
     if written:
         return [(mapping.container_name, mapping.request_name) for mapping in written]
-    listed = seen.spec.all_containers
-    ends = [container.restart_policy != "Always" for container in seen.spec.init_containers]
-    ends += [False] * len(seen.spec.containers)
+    listed = pod_view.spec.all_containers
+    ends = [container.restart_policy != "Always" for container in pod_view.spec.init_containers]
+    ends += [False] * len(pod_view.spec.containers)
     pairs = []
     for request in claim_requests:
         match = _NAME.fullmatch(request.name)

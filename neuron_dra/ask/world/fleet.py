@@ -112,7 +112,7 @@ _PARTS: Final = re.compile(r"\d+|\D+")
 
 
 def _node(world: World, wire: Wire) -> NodeView | None:
-    traits, seen = world.decoded(wire), NodeHealthView.of(wire).status
+    traits, node_status = world.decoded(wire), NodeHealthView.of(wire).status
     name, label = traits.name, str(traits.labels.get(names.INSTANCE_TYPE_LABEL) or "")
     pools = []
     for pool in world.likeness.pools(traits):
@@ -122,7 +122,7 @@ def _node(world: World, wire: Wire) -> NodeView | None:
     if not published and catalogue.lookup(label) is None:
         return None
     first = published[0].attributes if published else {}
-    condition = seen.ready
+    condition = node_status.ready
     ready = condition is None or condition.status == "True"
     vertical, horizontal = (_value(first, f"link{way}") for way in ("Vertical", "Horizontal"))
     devices = tuple(_devices(world, pools))
@@ -143,7 +143,7 @@ def _node(world: World, wire: Wire) -> NodeView | None:
         held=sum([bool(device.holders) for device in devices]),
         faulty=sum([bool(device.faults) for device in devices]),
         free_places=frozenset(free if usable else ()),
-        reported=seen.reported,
+        reported=node_status.reported,
         spare=name in world.spares,
     )
 
@@ -186,9 +186,11 @@ def _with_holders(world: World, pool: ResourcePool, free: Sequence[DeviceView | 
     held_by = world.holders
     holders = [held_by.get(device.id) for device in pool.devices]
     return [
-        seen if holder is None else DeviceView(seen.name, seen.number, (holder,), "", seen.attributes)
-        for seen, holder in zip(free, holders, strict=True)
-        if seen is not None
+        free_view
+        if holder is None
+        else DeviceView(free_view.name, free_view.number, (holder,), "", free_view.attributes)
+        for free_view, holder in zip(free, holders, strict=True)
+        if free_view is not None
     ]
 
 

@@ -94,8 +94,8 @@ def fleet(text: str, source: str, sets: Collection[str] = (), *, shared: bool = 
 
 def _efa_class() -> dict[str, Any]:
     """Return the DeviceClass of AWS's chart for DRANET."""
-    own = f"device.attributes['{EFA_DRIVER}']"
-    selector = {"cel": {"expression": f"device.driver == '{EFA_DRIVER}' && {own}.pciDevice == '{_EFA_DEVICE}'"}}
+    attributes = f"device.attributes['{EFA_DRIVER}']"
+    selector = {"cel": {"expression": f"device.driver == '{EFA_DRIVER}' && {attributes}.pciDevice == '{_EFA_DEVICE}'"}}
     meta = {"name": EFA_CLASS}
     return {"apiVersion": API, "kind": "DeviceClass", "metadata": meta, "spec": {"selectors": [selector]}}
 
@@ -205,13 +205,13 @@ class _OfType:
         return json.dumps({**raw_slice, "spec": {**raw_slice["spec"], "devices": None}}), published
 
 
-def _nodes(own: _OfType, number: int, numbers: Counter[str]) -> Iterable[dict[str, Any]]:
+def _nodes(node_type: _OfType, number: int, numbers: Counter[str]) -> Iterable[dict[str, Any]]:
     for _ in range(number):
-        place = numbers[own.family]
-        numbers[own.family] += 1
-        name = f"{own.family}-{place}"
-        yield _node(name, {names.INSTANCE_TYPE_LABEL: own.spec.name})
-        yield from own.slices(name, place)
+        place = numbers[node_type.family]
+        numbers[node_type.family] += 1
+        name = f"{node_type.family}-{place}"
+        yield _node(name, {names.INSTANCE_TYPE_LABEL: node_type.spec.name})
+        yield from node_type.slices(name, place)
 
 
 def _node(name: str, labels: dict[str, str]) -> dict[str, Any]:
@@ -252,10 +252,10 @@ def _set_class(size: str) -> dict[str, Any]:
     """Return the DeviceClass of a size of connected sets or core partitions, as the chart has it."""
     kind, _, number = size.rpartition("-")
     attribute = _SET_ATTRIBUTES[kind]
-    own = f"device.attributes['{names.DRIVER}']"
+    attributes = f"device.attributes['{names.DRIVER}']"
     return objects.device_class(
         f"{size}.{names.DRIVER}",
-        f"has({own}.{attribute}) && {own}.{attribute} == {number} && !has({own}.workloadUid)",
+        f"has({attributes}.{attribute}) && {attributes}.{attribute} == {number} && !has({attributes}.workloadUid)",
     )
 
 

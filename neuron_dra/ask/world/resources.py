@@ -28,12 +28,13 @@ def requested(pod: Wire) -> dict[str, Fraction]:
     started: dict[str, Fraction] = defaultdict(Fraction)  # sidecars run beside everything that starts later
     peak: dict[str, Fraction] = {}
     for container in spec.init_containers:
-        own = _amounts(container.resources.wanted)
+        container_amounts = _amounts(container.resources.wanted)
         if container.restart_policy == "Always":
-            _add(started, own)
-            own = {}
-        for name in {*own, *started}:
-            peak[name] = max(peak.get(name, Fraction(0)), own.get(name, Fraction(0)) + started.get(name, Fraction(0)))
+            _add(started, container_amounts)
+            container_amounts = {}
+        for name in {*container_amounts, *started}:
+            amount = container_amounts.get(name, Fraction(0)) + started.get(name, Fraction(0))
+            peak[name] = max(peak.get(name, Fraction(0)), amount)
     _add(total, started)
     for name, amount in peak.items():
         total[name] = max(total[name], amount)

@@ -180,9 +180,9 @@ class PublishedDevices:
 
 def attribute(device: PoolDevice, domain: str, name: str) -> Any:
     """Return the value of an attribute, without its type; None if the device does not publish it."""
-    own = domain == device.id.driver
+    is_of_own_driver = domain == device.id.driver
     typed_value = device.attributes.get(f"{domain}/{name}")
-    if not typed_value and own:
+    if not typed_value and is_of_own_driver:
         typed_value = device.attributes.get(name)
     if not typed_value:
         return None

@@ -13,8 +13,8 @@ from neuron_dra.core.wire import Wire
 
 def holders(snapshot: Snapshot, claim: Wire) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the names of the pods that a claim is reserved for, and those of its PodGroups."""
-    seen = ClaimUsers.of(claim)
-    return _pods(snapshot, seen), seen.groups
+    claim_users = ClaimUsers.of(claim)
+    return _pods(snapshot, claim_users), claim_users.groups
 
 
 def groups(claim: Wire) -> tuple[str, ...]:
@@ -27,10 +27,10 @@ def pods(snapshot: Snapshot, claim: Wire) -> tuple[str, ...]:
     return _pods(snapshot, ClaimUsers.of(claim))
 
 
-def _pods(snapshot: Snapshot, seen: ClaimUsers) -> tuple[str, ...]:
-    named = [consumer.name for consumer in seen.consumers("pods")]
-    if seen.groups:
-        named += sorted(_members(snapshot, seen.metadata.namespace, seen.groups))
+def _pods(snapshot: Snapshot, claim_users: ClaimUsers) -> tuple[str, ...]:
+    named = [consumer.name for consumer in claim_users.consumers("pods")]
+    if claim_users.groups:
+        named += sorted(_members(snapshot, claim_users.metadata.namespace, claim_users.groups))
     return tuple(dict.fromkeys(named))
 
 
@@ -64,11 +64,11 @@ def leftover(snapshot: Snapshot, claim: Wire) -> str:
     All pods that it is reserved for, or that own it, must be seen to be gone or to have ended. A claim of no pod at all
     is nobody's leftover: it keeps its devices until it is deleted.
     """
-    seen = ClaimUsers.of(claim)
-    if "Pod" in snapshot.left_out or seen.consumers("podgroups") or not seen.is_allocated:
+    claim_users = ClaimUsers.of(claim)
+    if "Pod" in snapshot.left_out or claim_users.consumers("podgroups") or not claim_users.is_allocated:
         return ""
-    consumers: Sequence[ConsumerView | OwnerView] = seen.consumers("pods") or seen.metadata.owners("Pod")
-    texts = [_gone(snapshot, seen.metadata.namespace, consumer) for consumer in consumers]
+    consumers: Sequence[ConsumerView | OwnerView] = claim_users.consumers("pods") or claim_users.metadata.owners("Pod")
+    texts = [_gone(snapshot, claim_users.metadata.namespace, consumer) for consumer in consumers]
     if not texts or not all(texts):
         return ""
     return f"for pod {consumers[0].name}, which {texts[0]}"
@@ -79,9 +79,9 @@ def _gone(snapshot: Snapshot, namespace: str, consumer: ConsumerView | OwnerView
     pod = snapshot.get("Pod", consumer.name, namespace)
     if pod is None:
         return "no longer exists"
-    seen = PodPlace.of(pod)
-    if consumer.uid and seen.metadata.uid and seen.metadata.uid != consumer.uid:
+    pod_place = PodPlace.of(pod)
+    if consumer.uid and pod_place.metadata.uid and pod_place.metadata.uid != consumer.uid:
         return "no longer exists"
-    if seen.has_ended:
+    if pod_place.has_ended:
         return "has ended"
     return ""

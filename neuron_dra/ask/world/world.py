@@ -440,11 +440,11 @@ def _untagged(raw_slice: Wire) -> Wire:
 
 def _with_rules(raw_slice: Wire, rules: Sequence[Wire]) -> Wire:
     spec = SliceView.of(raw_slice).spec
-    seen = [(rule["spec"].get("taint"), TaintRuleView.of(rule).spec) for rule in rules]
+    taints_and_rules = [(rule["spec"].get("taint"), TaintRuleView.of(rule).spec) for rule in rules]
     devices: list[Wire] = []
     for device in spec.published:
         added = []
-        for taint, rule in seen:
+        for taint, rule in taints_and_rules:
             if taint and covers(rule, spec, device["name"]):
                 added.append(taint)
         if added:
