@@ -59,8 +59,8 @@ def waiting_pods(snapshot: Snapshot) -> list[Wire]:
     """Return the pods that wait for devices, in the scheduler's order: by priority, then by age."""
     waiting = []
     for pod in snapshot.all("Pod"):
-        place = PodPlace.of(pod)
-        if place.spec.node_name or place.has_ended or place.metadata.deletion_timestamp:
+        pod_place = PodPlace.of(pod)
+        if pod_place.spec.node_name or pod_place.has_ended or pod_place.metadata.deletion_timestamp:
             continue
         if demand.wants_devices(pod) or demand.claims_of(snapshot, pod):
             waiting.append(pod)

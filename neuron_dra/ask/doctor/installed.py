@@ -161,14 +161,14 @@ def _policies(seen: Seen, *, controller: bool) -> Line:
         name, actions = spec.policy_name, spec.validation_actions
         if "Deny" in actions or (name == CONFIGURATION_POLICY and "Warn" in actions):
             bound.add(name)
-    lost = [name for name in policy_names if seen.named(POLICIES, name) is None]
-    idle = [name for name in policy_names if name not in lost and name not in bound]
+    missing = [name for name in policy_names if seen.named(POLICIES, name) is None]
+    not_bound = [name for name in policy_names if name not in missing and name not in bound]
     todo = "apply the admission policies of this release (the chart, or the -polic*.yaml files of deploy/manifests)"
-    if lost:
-        text = f"missing: {words.listed(lost)}; docs/security.md has what they prevent"
+    if missing:
+        text = f"missing: {words.listed(missing)}; docs/security.md has what they prevent"
         return wrong(area, "PolicyMissing", text, todo)
-    if idle:
-        text = f"no ValidatingAdmissionPolicyBinding puts into force: {words.listed(idle)}"
+    if not_bound:
+        text = f"no ValidatingAdmissionPolicyBinding puts into force: {words.listed(not_bound)}"
         return wrong(area, "PolicyNotBound", text, todo)
     if (why := _unread(seen, "Pod")) is not None and not controller:
         return unknown(area, f"whether the UltraServer controller runs, which needs more policies, is unknown: {why}")

@@ -18,7 +18,9 @@ import yaml
 FILES: Final = ("kustomization.yaml", "kustomization.yml", "Kustomization")
 MOST_BYTES: Final = 4 * 1024 * 1024
 HEIGHT: Final = 3
+"""How many folders above a manifest's are searched; the search ends at a folder with .git."""
 MOST_FOLDERS: Final = 1000
+"""How many folders below these are searched."""
 
 HasOld = Callable[[Any], bool]
 

@@ -220,6 +220,7 @@ def _claim(pod: dict[str, Any], demand: LimitsDemand, template: dict[str, Any], 
     if not isinstance(listed, list):
         raise BadInput(f"resourceClaims is {listed!r:.60}, not a list")
     taken = {pod_claim.get("name") for pod_claim in listed if isinstance(pod_claim, dict)}
+    # Three characters stay free for the number of a second claim of this name, such as -12.
     stem = f"neurons-{demand.container.get('name') or 'model'}"[: DNS_LABEL - 3].rstrip("-")
     name = next(name for name in (stem, *(f"{stem}-{n}" for n in range(2, 99))) if name not in taken)
     listed.append({"name": name, "resourceClaimTemplateName": template["metadata"]["name"]})

@@ -38,7 +38,7 @@ class Mirror:
     """The snapshot that changes are applied to."""
 
     def __init__(self) -> None:
-        self._known = Snapshot({})
+        self._snapshot = Snapshot({})
         self._misshapen: dict[Key, DamagedObject] = {}
         self.touched: frozenset[Key] = frozenset()
         """The objects that the last changes were about."""
@@ -63,22 +63,22 @@ class Mirror:
             key = (wrong.kind, wrong.namespace, wrong.name)
             self._misshapen[key] = wrong
             removed.append(key)
-        removed_keys = [key for key in removed if key in self._known.objects and key not in built.objects]
-        changed = self._known.changed(list(built.objects.values()), removed_keys)
+        removed_keys = [key for key in removed if key in self._snapshot.objects and key not in built.objects]
+        changed = self._snapshot.changed(list(built.objects.values()), removed_keys)
         self.touched = frozenset((*built.objects, *removed_keys))
         damaged += self._misshapen.values()
         damaged.sort(key=lambda damaged_object: (damaged_object.kind, damaged_object.key))
-        self._known = dataclasses.replace(
+        self._snapshot = dataclasses.replace(
             changed,
             damaged=damaged,
             left_out=dict(changes.left_out),
-            version=changes.version or self._known.version,
+            version=changes.version or self._snapshot.version,
         )
-        return self._known
+        return self._snapshot
 
     def _absent(self, changes: KindChanges) -> list[Key]:
         """Return the known objects of a kind that are not among all of it."""
-        known_keys = [*map(snapshot.key_of, self._known.all(changes.kind)), *self._misshapen]
+        known_keys = [*map(snapshot.key_of, self._snapshot.all(changes.kind)), *self._misshapen]
         absent_keys = [key for key in known_keys if key[0] == changes.kind and key[1:] not in changes.objects]
         for key in absent_keys:
             self._misshapen.pop(key, None)

@@ -66,7 +66,6 @@ def rows(nodes: Sequence[NodeView], namespace: str) -> list[Row]:
 
 
 def _row(node: NodeView, holder: Holder, devices: Sequence[DeviceView]) -> Row:
-    """Return what a claim has of a node."""
     whole = node.spec.device_count if node.spec else 1
     chips = 0
     for device in devices:

@@ -55,14 +55,14 @@ def stuck(world: World, namespace: str) -> list[StuckPod]:
 def without_devices(world: World, namespace: str) -> list[FleetFault]:
     """Return the pods with a node that hold Neuron devices which none of their containers sees."""
     pod_faults = []
-    for pod, place in world.placed_pods:
-        if not place.spec.node_name or place.has_ended or demand.names_all_claims(pod):
+    for pod, pod_place in world.placed_pods:
+        if not pod_place.spec.node_name or pod_place.has_ended or demand.names_all_claims(pod):
             continue
-        if namespace in ("", place.metadata.namespace):
+        if namespace in ("", pod_place.metadata.namespace):
             from neuron_dra.ask.world import container_sight  # such pods are rare
 
             for entry in container_sight.unnamed(pod, world.claims_of(pod), world.snapshot):
-                name = f"{place.metadata.namespace or 'default'}/{place.metadata.name}"
+                name = f"{pod_place.metadata.namespace or 'default'}/{pod_place.metadata.name}"
                 pod_faults.append(FleetFault("pod", name, UNSEEN, f"no container names the claim {entry}"))
         if len(pod_faults) >= MOST:
             break
@@ -71,13 +71,13 @@ def without_devices(world: World, namespace: str) -> list[FleetFault]:
 
 def _placed(world: World, namespace: str) -> Iterator[Wire]:
     """Yield pods that have a node and devices, and have not started, or are being deleted."""
-    number = 0
-    for pod, place in world.placed_pods:
-        is_waiting = place.status.phase in ("", "Pending") or pod["metadata"].get("deletionTimestamp")
-        if not place.spec.node_name or not is_waiting or place.has_ended:
+    number_yielded = 0
+    for pod, pod_place in world.placed_pods:
+        is_waiting = pod_place.status.phase in ("", "Pending") or pod["metadata"].get("deletionTimestamp")
+        if not pod_place.spec.node_name or not is_waiting or pod_place.has_ended:
             continue
         if namespace in ("", pod["metadata"].get("namespace")) and fleet.wants_devices(pod):
             yield pod
-            number += 1
-        if number == MOST:
+            number_yielded += 1
+        if number_yielded == MOST:
             return

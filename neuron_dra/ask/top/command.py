@@ -32,6 +32,7 @@ DRIVER_NAMESPACE: Final = "neuron-dra-driver"
 SELECTOR: Final = "app.kubernetes.io/component=kubelet-plugin"
 MOST_NODES: Final = 500
 AT_ONCE: Final = 16
+"""Nodes that are read at the same time."""
 FLEET: Final = 8
 """More nodes than this are one table, with the busiest lines first."""
 CLEAR = "\x1b[H\x1b[2J"

@@ -18,7 +18,9 @@ _LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", re.ASCII)
 _SUBDOMAIN: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?", re.ASCII)
 _QUALIFIED: Final = re.compile(r"[^/]+/[A-Za-z0-9_]+", re.ASCII)
 _MOST_REQUESTS: Final = 32
+"""The API server's limit of requests, constraints and configurations of a claim, and of selectors of a request."""
 _MOST_ALTERNATIVES: Final = 8
+"""The API server's limit of entries in firstAvailable."""
 _LABEL_KEY: Final = re.compile(r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?", re.ASCII)
 _STANDARD: Final = ("cpu", "memory", "ephemeral-storage")
 """Resources of containers without a domain, besides huge pages."""
@@ -204,10 +206,10 @@ def _workload(spec: Wire) -> Problems:
     template = _mapping(spec.get("template"))
     labels = _mapping(_mapping(template.get("metadata")).get("labels"))
     selector = _mapping(spec.get("selector"))
-    chosen = _mapping(selector.get("matchLabels"))
-    if not selector or (not chosen and not selector.get("matchExpressions")):
+    match_labels = _mapping(selector.get("matchLabels"))
+    if not selector or (not match_labels and not selector.get("matchExpressions")):
         yield "spec.selector", "it is required"
-    different = {key: value for key, value in chosen.items() if labels.get(key) != value}
+    different = {key: value for key, value in match_labels.items() if labels.get(key) != value}
     if different:
         yield "spec.template.metadata.labels", f"the pods lack {different}, by which spec.selector finds them"
     pod = _mapping(template.get("spec"))

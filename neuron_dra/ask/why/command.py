@@ -174,7 +174,6 @@ def _usage(word: str) -> str:
 
 
 def _print(reports: Sequence[tuple[str, Report]], form: str, *, several: bool) -> int:
-    """Print the reports and return the exit code."""
     from neuron_dra.ask.render import report_text, terminal
 
     if form == "name":

@@ -213,7 +213,7 @@ def fewer(world: World, pod: Wire) -> Iterator[ProposedChange | None]:
         for request in claim.seen.requests:
             for name, alternative in request.named_alternatives:
                 if alternative.allocation_mode in ("", "ExactCount") and alternative.number > 1:
-                    yield _largest(world, pod, claim, name, min(alternative.number - 1, 32))
+                    yield _largest(world, pod, claim, name, min(alternative.number - 1, creating.MOST_OF_A_CLAIM))
 
 
 def _largest(world: World, pod: Wire, claim: PodClaim, request: str, most: int) -> ProposedChange | None:

@@ -70,7 +70,6 @@ def _shown(world: World, server: UltraServerView) -> str:
 
 
 def _on_node(world: World, name: str) -> str:
-    """Return what is on a node."""
     tag = world.tags.get(name)
     if tag is not None and tested.is_test(tag):
         return tested.IN_A_TEST

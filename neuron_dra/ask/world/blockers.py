@@ -51,7 +51,7 @@ class Blockers:
         self._pod = pod
         self._own = [model.claim(claim) for claim in claims]
         self._tolerant = [model.claim(_tolerating(claim)) for claim in claims]
-        self._known: dict[object, bool] = {}
+        self._fits_by_question: dict[object, bool] = {}
         self._read = relevance.names(self._own, world.classes)
         self._alike: dict[object, frozenset[str] | None] = {}
 
@@ -112,11 +112,11 @@ class Blockers:
     ) -> bool:
         key = likeness.key(node, used, self._read)
         question = (id(likeness), key, claims is self._own)
-        if key is None or question not in self._known:
+        if key is None or question not in self._fits_by_question:
             inventory = likeness.inventory
             outcome = allocator.allocate(node, claims, inventory, self._world.classes, used, self._world.memo)
-            self._known[question] = not isinstance(outcome, Failure)
-        return self._known[question]
+            self._fits_by_question[question] = not isinstance(outcome, Failure)
+        return self._fits_by_question[question]
 
 
 def _tolerating(claim: Wire) -> Wire:

@@ -266,8 +266,8 @@ def ultraservers(node_views: Iterable[NodeView]) -> dict[str, list[NodeView]]:
 def waiting(world: World) -> list[Wire]:
     """Return the pods without a node that request Neuron devices, the oldest first."""
     waiting_pods = []
-    for pod, place in world.placed_pods:
-        if place.spec.node_name or place.status.phase not in ("", "Pending"):
+    for pod, pod_place in world.placed_pods:
+        if pod_place.spec.node_name or pod_place.status.phase not in ("", "Pending"):
             continue
         if wants_devices(pod):
             waiting_pods.append(pod)

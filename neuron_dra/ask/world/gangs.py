@@ -46,8 +46,8 @@ def running(snapshot: Snapshot, namespace: str, group: str) -> int:
 
 def shortage(world: World, pod: Wire) -> GangShortage | None:
     """Return what the gang of a pod lacks; None if enough of its pods exist and fit, or if it is too large to tell."""
-    place = PodPlace.of(pod)
-    group, namespace = place.group, place.metadata.namespace
+    pod_place = PodPlace.of(pod)
+    group, namespace = pod_place.group, pod_place.metadata.namespace
     needed = least(world.snapshot, namespace, group)
     if needed < 2:
         return None
@@ -68,9 +68,9 @@ def _mates(snapshot: Snapshot, namespace: str, group: str) -> list[Wire]:
     """Return the pods of a group that have not ended."""
     mates = []
     for pod in snapshot.all("Pod"):
-        place = PodPlace.of(pod)
-        same = place.metadata.namespace == namespace and place.group == group
-        if same and not place.has_ended and not place.metadata.deletion_timestamp:
+        pod_place = PodPlace.of(pod)
+        same = pod_place.metadata.namespace == namespace and pod_place.group == group
+        if same and not pod_place.has_ended and not pod_place.metadata.deletion_timestamp:
             mates.append(pod)
     return mates
 

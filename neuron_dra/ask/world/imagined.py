@@ -182,16 +182,16 @@ class _OfType:
         self._sets = sets
         self._grouped = grouped
         self._shared = shared
-        self._made: dict[int, list[tuple[str, Any]]] = {}
+        self._texts_by_position: dict[int, list[tuple[str, Any]]] = {}
 
     def slices(self, name: str, place: int) -> Iterator[dict[str, Any]]:
         """Yield the slices of a node."""
         position = place % 4 if self._grouped else 0
         server = f"{self.family}-ultraserver-{place // 4}" if self._grouped else ""
-        if position not in self._made:
+        if position not in self._texts_by_position:
             items = _slices(self.spec, position if self._grouped else None, self._sets)
-            self._made[position] = [self._text(raw_slice) for raw_slice in items]
-        for text, published in self._made[position]:
+            self._texts_by_position[position] = [self._text(raw_slice) for raw_slice in items]
+        for text, published in self._texts_by_position[position]:
             raw_slice = json.loads(text.replace(_PLACE, name).replace(f"{_PLACE}-server".upper(), server))
             if published is not None:
                 raw_slice["spec"]["devices"] = published

@@ -104,16 +104,16 @@ class NodeRoom:
         self._used: dict[str, Amounts] = {}
         self._lacking: dict[tuple[int, int], Lacking] = {}  # for the last pod, by what is used and what a node reports
         self._last: tuple[Wire | None, Amounts] = (None, {})
-        self._known = _Requests()
-        for pod, place in placed:
-            if _counts(place):
-                self._pods[place.spec.node_name].append(pod)
+        self._requests = _Requests()
+        for pod, pod_place in placed:
+            if _counts(pod_place):
+                self._pods[pod_place.spec.node_name].append(pod)
 
     def after(self, before: Snapshot, snapshot: Snapshot, changed: Iterable[Key]) -> NodeRoom:
         """Return the room in another snapshot, in which only the objects with these keys differ from `before`."""
         room_after = NodeRoom(Snapshot({}))
         room_after._snapshot = snapshot
-        room_after._used, room_after._pods, room_after._known = dict(self._used), self._pods, self._known
+        room_after._used, room_after._pods, room_after._requests = dict(self._used), self._pods, self._requests
         for key in {key for key in changed if key[0] == "Pod"}:
             for source, sign in ((before, -1), (snapshot, 1)):
                 if (pod := source.objects.get(key)) is not None:
@@ -124,7 +124,7 @@ class NodeRoom:
         """Return the same room, to be filled on its own."""
         copied_room = NodeRoom(Snapshot({}))
         copied_room._snapshot, copied_room._pods, copied_room._used = self._snapshot, self._pods, dict(self._used)
-        copied_room._known = self._known
+        copied_room._requests = self._requests
         return copied_room
 
     def add(self, pod: Wire) -> None:
@@ -132,9 +132,9 @@ class NodeRoom:
         self._count(pod, 1)
 
     def _count(self, pod: Wire, sign: int) -> None:
-        place = PodPlace.of(pod)
-        if _counts(place):
-            node = place.spec.node_name
+        pod_place = PodPlace.of(pod)
+        if _counts(pod_place):
+            node = pod_place.spec.node_name
             used = dict(self._on(node))
             for name, amount in requested(pod).items():
                 used[name] = used.get(name, Fraction(0)) + sign * amount
@@ -145,7 +145,7 @@ class NodeRoom:
         """Return what the pods of a node request."""
         used = self._used.get(node)
         if used is None:
-            used = self._used[node] = self._known.together(self._pods.get(node, ()))
+            used = self._used[node] = self._requests.together(self._pods.get(node, ()))
         return used
 
     def lacking(self, pod: Wire, node: Wire) -> Lacking:

@@ -21,9 +21,9 @@ def version(snapshot: Snapshot) -> tuple[int, int] | None:
     given_version = versions.parse(snapshot.version)
     if given_version is not None:
         return given_version
-    least = newest_kubelet(snapshot)
-    if least is not None and least >= versions.FIRST_WITH_COUNTERS:
-        return least
+    oldest_possible = newest_kubelet(snapshot)
+    if oldest_possible is not None and oldest_possible >= versions.FIRST_WITH_COUNTERS:
+        return oldest_possible
     if any(SliceView.of(raw_slice).spec.has_counters for raw_slice in snapshot.all("ResourceSlice")):
         return versions.FIRST_WITH_COUNTERS
     return None

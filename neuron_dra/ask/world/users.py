@@ -35,11 +35,10 @@ def _pods(snapshot: Snapshot, claim_users: ClaimUsers) -> tuple[str, ...]:
 
 
 def _members(snapshot: Snapshot, namespace: str, group_names: Sequence[str]) -> Iterator[str]:
-    """Yield the names of the pods of PodGroups."""
     for pod in snapshot.all("Pod"):
-        place = PodPlace.of(pod)
-        if place.metadata.namespace == namespace and place.group in group_names:
-            yield place.metadata.name
+        pod_place = PodPlace.of(pod)
+        if pod_place.metadata.namespace == namespace and pod_place.group in group_names:
+            yield pod_place.metadata.name
 
 
 def group_of(pod: Wire) -> str:
@@ -51,8 +50,8 @@ def naming(snapshot: Snapshot, claim: Wire) -> Iterator[Wire]:
     """Yield the pods that have not ended and that name a claim, though it may not be reserved for them."""
     meta = ClaimUsers.of(claim).metadata
     for pod in snapshot.all("Pod"):
-        place = PodPlace.of(pod)
-        if place.metadata.namespace != meta.namespace or place.has_ended:
+        pod_place = PodPlace.of(pod)
+        if pod_place.metadata.namespace != meta.namespace or pod_place.has_ended:
             continue
         if meta.name in PodView.of(pod).claim_names:
             yield pod
