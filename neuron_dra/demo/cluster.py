@@ -9,11 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from neuron_dra.api import objects
 from neuron_dra.core import names
-from neuron_dra.core.ultraserver import NAMESPACE
 from neuron_dra.core.wire import Obj
-from neuron_dra.demo import efa
+from neuron_dra.demo import efa, installation
 from neuron_dra.demo.processes import CONTROLLER, DemoError, Process
 from neuron_dra.demo.timing import DEFAULT_TIMING, DemoTiming
 from neuron_dra.emulation import simulated_node
@@ -35,6 +33,7 @@ class NodeSpec:
     ultraserver_node: int | None = None
     server_id: str | None = None
     efa: bool = False  # a second driver publishes the EFA interfaces
+    connected_sets: bool = False  # the plugin also publishes connected sets and cores, which pods get by limits
 
 
 CONTROLLER_FLAGS: Final = {
@@ -95,6 +94,7 @@ class DemoNode:
             "--boot-id-file": self._host / "proc/sys/kernel/random/boot_id",
             "--healthcheck-port": 0,
             "--metrics-bind-address": "",
+            "--connected-sets": str(self.spec.connected_sets).lower(),
         }
 
     async def registered(self, timeout_s: float) -> None:
@@ -153,16 +153,10 @@ class Cluster:
     async def __aenter__(self) -> Cluster:
         await self.api.start()
         self.api.register_neuron_kinds()
-        # No program of the demo uses these; the commands read them, and would name them as missing.
-        self.api.register("", ("v1",), "ResourceQuota", "resourcequotas")
-        self.api.register("resource.k8s.io", ("v1",), "DeviceTaintRule", "devicetaintrules", namespaced=False)
-        self.api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
-        for wire in (*objects.DEVICE_CLASSES, efa.device_class()):
-            self.api.apply(wire)
+        installation.apply(self.api)
+        self.api.apply(efa.device_class())
         for spec in self._specs:
-            labels = {"kubernetes.io/hostname": spec.name, names.INSTANCE_TYPE_LABEL: spec.instance_type}
-            node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": spec.name, "labels": labels}}
-            self.api.apply({**node, "status": {"conditions": [{"type": "Ready", "status": "True"}]}})
+            self.api.apply(installation.node_object(spec.name, spec.instance_type))
             self.nodes[spec.name] = DemoNode(spec, self._folder / spec.name, self.api.url, self.timing)
         flags = {"--kube-api-server": self.api.url, **CONTROLLER_FLAGS}
         log, words = self._folder / "controller.log", ("-c", CONTROLLER, "run")

@@ -15,10 +15,10 @@ from typing import Final
 
 from neuron_dra.ask.ui import opening, session
 from neuron_dra.demo import cluster, examples, story
+from neuron_dra.demo.pod_scheduler import PodScheduler
 from neuron_dra.demo.processes import DemoError
 from neuron_dra.demo.timing import DEFAULT_TIMING, DemoTiming
 from neuron_dra.demo.view import DemoScreen
-from neuron_dra.emulation.pod_scheduler import PodScheduler
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import KubeConfig
 
@@ -49,7 +49,7 @@ async def _show(folder: Path, view: DemoScreen, timing: DemoTiming, *, keep: boo
         try:
             async with asyncio.timeout(timing.whole_s):
                 made = await stack.enter_async_context(cluster.Cluster(story.NODES, folder, timing))
-                scheduler = PodScheduler(KubeClient(KubeConfig(made.api.url)))
+                scheduler = PodScheduler(KubeClient(KubeConfig(made.api.url)), posts_events=True)
                 task = asyncio.create_task(scheduler.run(), name="scheduler")
                 stack.push_async_callback(_ended, task)
                 await made.ready(timing.start_s)

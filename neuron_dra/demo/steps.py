@@ -8,9 +8,9 @@ from typing import Any, Final
 from neuron_dra.core import names
 from neuron_dra.core.wire import Obj
 from neuron_dra.demo.cluster import Cluster
+from neuron_dra.demo.pod_scheduler import PodScheduler
 from neuron_dra.demo.processes import DemoError
 from neuron_dra.demo.view import DemoScreen
-from neuron_dra.emulation.pod_scheduler import PodScheduler
 
 WORKLOADS: Final = "neuronultraserverworkloads"
 

@@ -10,15 +10,15 @@ from neuron_dra.core import names
 from neuron_dra.core.wire import Obj
 from neuron_dra.demo import examples, ultraservers
 from neuron_dra.demo.cluster import Cluster, NodeSpec
+from neuron_dra.demo.pod_scheduler import PodScheduler
 from neuron_dra.demo.processes import DemoError
 from neuron_dra.demo.steps import Steps, published
 from neuron_dra.demo.view import DemoScreen, ranges
 from neuron_dra.emulation.cdi_runtime import Container
-from neuron_dra.emulation.pod_scheduler import PodScheduler
 
 NODES: Final = (
     NodeSpec("trn2-a", "trn2.48xlarge"),
-    NodeSpec("trn2-b", "trn2.48xlarge", driver_version="2.24.7.0", efa=True),
+    NodeSpec("trn2-b", "trn2.48xlarge", driver_version="2.24.7.0", efa=True, connected_sets=True),
     NodeSpec("trn1-a", "trn1.2xlarge", driver_version="2.26.5.0"),
     *ultraservers.NODES,
 )

@@ -30,6 +30,8 @@ from neuron_dra.emulation.scripted_kubelet import (
 )
 
 _DRA: Final = "/apis/resource.k8s.io/v1"
+_LIMITS: Final = ""
+"""Stands for the name in the pod of the claim that the scheduler has created for its limits, which has none."""
 _PAUSE_S: Final = 0.05  # pause before pods are listed again after a broken watch
 
 
@@ -248,6 +250,9 @@ class ScriptedNode:
             for wanted in (container.get("resources") or {}).get("claims") or []:
                 if wanted["name"] in claims:
                     ids += claims[wanted["name"]].cdi_ids(wanted.get("request", ""))
+            for mapping in _of_limits(pod).get("requestMappings") or []:
+                if mapping["containerName"] == container["name"]:
+                    ids += claims[_LIMITS].cdi_ids(mapping["requestName"])
             containers[container["name"]] = self._runtime.create(ids, env)
         return containers
 
@@ -257,6 +262,8 @@ class ScriptedNode:
         found: dict[str, _CheckpointedClaim] = {}
         for entry in pod["spec"].get("resourceClaims") or []:
             found[entry["name"]] = await self._check(pod, entry)
+        if name := _of_limits(pod).get("resourceClaimName"):
+            found[_LIMITS] = await self._check(pod, {"name": _LIMITS, "resourceClaimName": name})
         for claim in found.values():
             for driver in claim.drivers:
                 if not any(known.driver == driver for known in self._kubelet.registrations):
@@ -380,6 +387,11 @@ class ScriptedNode:
         self.failures.append(message)
         if not worker.gone:
             await self._client.report(worker.pod, reason, message)
+
+
+def _of_limits(pod: Pod) -> Mapping[str, Any]:
+    """Return what the scheduler has written about the claim for the pod's limits."""
+    return (pod.get("status") or {}).get("extendedResourceClaimStatus") or {}
 
 
 def _key(pod: Pod) -> str:

@@ -1,7 +1,7 @@
 """Places a pod: the parts of kube-scheduler for claims, taints and node affinity.
 
-Pure. Nodes are tried in the order given. The first one with the most preferred alternatives wins. CPU, memory, ports,
-spreading and preemption are not modelled.
+Pure. Nodes are tried in the order given. The first one with the most preferred alternatives wins. The caller knows what
+each node lacks of CPU and memory. Ports, spreading and preemption are not modelled.
 """
 
 from __future__ import annotations
@@ -57,8 +57,12 @@ def schedule(
     classes: Iterable[Wire],
     in_use: Set[DeviceId],
     memo: Selectors | None = None,
+    lacking: Mapping[str, Sequence[str]] | None = None,
 ) -> Placement | Unschedulable:
-    """Return where the pod runs, or why nowhere. `claims` are the pod's, in its order; others hold `in_use`."""
+    """Return where the pod runs, or why nowhere. `claims` are the pod's, in its order; others hold `in_use`.
+
+    `lacking` has, by node, the resources such as CPU of which the node has too little left.
+    """
     inventory = slices if isinstance(slices, PoolInventory) else PoolInventory(slices)
     known_classes = {wire["metadata"]["name"]: model.device_class(wire) for wire in classes}
     demands = [model.claim(wire) for wire in claims]
@@ -69,10 +73,10 @@ def schedule(
     undecided = False
     candidates = [model.node(wire) for wire in cluster_nodes]
     for node in candidates:
-        objection = nodes.objection(pod, node) or _unreachable(demands, node)
-        if objection:
-            short[objection] += 1
-            reasons[node.name] = (objection,)
+        objections = _objections(pod, node, (lacking or {}).get(node.name, ()), demands)
+        if objections:
+            short.update(objections)
+            reasons[node.name] = objections
             continue
         missing = [claim for claim in demands if claim.allocation is None]
         outcome = allocator.allocate(node, missing, inventory, known_classes, in_use, memo)
@@ -89,6 +93,17 @@ def schedule(
     if best is not None:
         return best[1]
     return Unschedulable(message(len(candidates), short), reasons, undecided=undecided)
+
+
+def _objections(pod: Wire, node: NodeTraits, lacking: Sequence[str], demands: Sequence[ClaimDemand]) -> tuple[str, ...]:
+    """Return why the node is not searched for devices: the words of the first filter that rejects it."""
+    if objection := nodes.objection(pod, node):
+        return (objection,)
+    if lacking:
+        return tuple(f"Insufficient {resource}" for resource in lacking)
+    if objection := _unreachable(demands, node):
+        return (objection,)
+    return ()
 
 
 def message(total: int, short: Mapping[str, int]) -> str:

@@ -18,8 +18,8 @@ import yaml
 
 from hack.bed.real_cluster import REPOSITORY, BedError, TestBed, eventually
 from hack.oracle.limited import LABEL, NEURON, one, pod, sets
+from neuron_dra.emulation.admission import pod_specs
 from tests.support.limit_rows import ROWS, Row, on, refused, workload
-from tests.support.policies import pod_specs
 
 CHART = REPOSITORY / "deploy/helm/neuron-dra"
 RUN = "neuron-dra-test-run"

@@ -18,8 +18,8 @@ from hack.bed.deployed import IMAGE
 from hack.bed.real_cluster import BedError, Namespace
 from neuron_dra import cli
 from neuron_dra.core.wire import Obj
+from neuron_dra.emulation.admission import pod_specs
 from tests.bed.limited import CORE, NEURON, WAITING, ended, in_container, is_arc
-from tests.support.policies import pod_specs
 
 SETS = "deviceclass.resource.kubernetes.io/connected-{}.neuron.aws.com"
 CORES = "deviceclass.resource.kubernetes.io/cores-{}.neuron.aws.com"

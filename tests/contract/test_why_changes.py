@@ -14,8 +14,8 @@ from neuron_dra.ask.render.findings import ProposedChange, Report
 from neuron_dra.ask.why import pod as why_pod
 from neuron_dra.ask.world.world import World
 from neuron_dra.core.wire import Obj, Wire
+from neuron_dra.demo.pod_scheduler import PodScheduler
 from neuron_dra.emulation.embedded_api.server import EmbeddedApi
-from neuron_dra.emulation.pod_scheduler import PodScheduler
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import KubeConfig
 from tests.support import cluster_faults as faults

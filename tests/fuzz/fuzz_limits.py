@@ -14,9 +14,9 @@ import yaml
 
 from hack.oracle.limited import LABEL, NEURON, pod, sets
 from neuron_dra.core.wire import Obj
+from neuron_dra.emulation.admission import Denied, admit, pod_specs
 from tests.fuzz.fuzz_inputs import Bytes
 from tests.support.limit_rows import CORE, LEGACY, TYPE, cores, workload
-from tests.support.policies import Denied, admit, pod_specs
 
 MANIFEST: Final = Path(__file__).resolve().parents[2] / "deploy/manifests/connected-sets/35-limits-policies.yaml"
 OLD: Final = (NEURON, LEGACY, CORE)

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from neuron_dra.demo import cluster, examples
-from neuron_dra.emulation.pod_scheduler import PodScheduler
+from neuron_dra.demo.pod_scheduler import PodScheduler
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import KubeConfig
 from tests.support.built_tools import KUBECTL, needs

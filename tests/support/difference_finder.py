@@ -19,11 +19,11 @@ from controller import settings as controller_settings
 from controller.program import Controller
 from controller.settings import ControllerSettings
 from neuron_dra.arguments import Parser
+from neuron_dra.demo.pod_scheduler import PodScheduler
 from neuron_dra.emulation import simulated_node
 from neuron_dra.emulation.cdi_runtime import CdiRuntime
 from neuron_dra.emulation.embedded_api import EmbeddedApi
 from neuron_dra.emulation.embedded_api.watch import Watches
-from neuron_dra.emulation.pod_scheduler import PodScheduler
 from neuron_dra.emulation.scripted_kubelet import Script, ScriptedKubelet
 from neuron_dra.emulation.scripted_node import ScriptedNode
 from neuron_dra.node.plugin import Plugin

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from neuron_dra.demo import cluster, examples, main
-from neuron_dra.emulation.pod_scheduler import PodScheduler
+from neuron_dra.demo.pod_scheduler import PodScheduler
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import KubeConfig
 from tests.support import documented_commands as documented

@@ -23,11 +23,11 @@ from neuron_dra.ask.validate import rules, specs
 from neuron_dra.ask.world import refusals
 from neuron_dra.core import names
 from neuron_dra.core.wire import Obj
+from neuron_dra.emulation.admission import Denied, admit
 from neuron_dra.errors import ClaimError
 from tests.support import fast_yaml
 from tests.support.built_tools import HELM, needs
 from tests.support.configurations import ROWS, STRICT, V1, Row, claim, entry, neuron, template
-from tests.support.policies import Denied, admit
 
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "deploy/helm/neuron-dra"

@@ -13,8 +13,8 @@ import pytest
 from controller.jobs.early_pods import CONDITION, touched, waits_for
 from controller.observe.model import Template
 from neuron_dra.core.wire import Obj
+from neuron_dra.emulation.admission import Denied, admit
 from tests.support import fast_yaml
-from tests.support.policies import Denied, admit
 
 TEMPLATE = Template("ml", "rct", "uid-t", owner=None, deleting=False)
 NOW = datetime.datetime(2026, 3, 1, 12, 0, tzinfo=datetime.UTC)

@@ -22,11 +22,11 @@ from neuron_dra.api.problems import CannotMigrate
 from neuron_dra.ask.migrate import rewrite
 from neuron_dra.core import catalogue, sizes
 from neuron_dra.core.wire import Obj
+from neuron_dra.emulation.admission import Denied, admit, pod_specs
 from tests.support import fast_yaml
 from tests.support.built_tools import HELM, needs
 from tests.support.chart_notes import notes
 from tests.support.limit_rows import CORE, DENIED, LEGACY, ROWS, WHOLE, Row, on, refused, workload
-from tests.support.policies import Denied, admit, pod_specs
 
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "deploy/helm/neuron-dra"

@@ -9,9 +9,9 @@ import pytest
 import yaml
 
 from neuron_dra.core.wire import Obj
+from neuron_dra.emulation.admission import evaluate
 from tests.bed import forged_writes
 from tests.bed.forged_writes import Row
-from tests.support.policies import evaluate
 
 CHART: Final = Path(__file__).resolve().parents[2] / "deploy/helm/neuron-dra/templates/qualification.yaml"
 CONTROLLER: Final = "system:serviceaccount:neuron-dra-driver:neuron-ultraserver-controller"

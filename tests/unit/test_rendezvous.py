@@ -17,8 +17,8 @@ from hack.bench.ultraservers import ultraserver
 from neuron_dra.core import reservation
 from neuron_dra.core.rendezvous import ANNOTATION, Rendezvous, service_name
 from neuron_dra.core.ultraserver import Allocation, Phase, read_allocations
+from neuron_dra.emulation.admission import evaluate, variables
 from tests.support import fast_yaml
-from tests.support.policies import evaluate, variables
 from tests.unit.failing_world import LIMITS, not_ready, running, start_pods
 from tests.unit.ultraserver_world import World
 

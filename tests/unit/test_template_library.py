@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from neuron_dra.core.wire import Obj
+from neuron_dra.emulation.admission import Denied, admit
 from tests.support import fast_yaml
 from tests.support.built_tools import HELM, needs
 from tests.support.library_rows import LABEL, POLICIES, ROWS, TEAM, Row, claim, exactly, template
-from tests.support.policies import Denied, admit
 
 CHART = Path(__file__).resolve().parents[2] / "deploy/helm/neuron-dra"
 REQUIRED = ("templateLibrary.required=true", f"templateLibrary.groups={{{TEAM}}}")

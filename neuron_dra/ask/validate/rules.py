@@ -17,6 +17,7 @@ from neuron_dra.ask.validate import attributes, containers, gangs, named, pods, 
 from neuron_dra.ask.validate.specs import ClaimSpec, ManifestProblem
 from neuron_dra.ask.world import demand, expressions, imagined, refusals, selection
 from neuron_dra.ask.world.blockers import Blockers
+from neuron_dra.ask.world.demand import FROM_LIMITS
 from neuron_dra.ask.world.selection import PublishedDevices
 from neuron_dra.ask.world.world import World
 from neuron_dra.core import catalogue, devices, health, names, versions
@@ -116,7 +117,7 @@ class Checker:
         yield from wrong
         if wrong:
             return
-        of_limits = (claim for claim in demand.claims_of(self._objects, pod) if claim.entry == "limits")
+        of_limits = (claim for claim in demand.claims_of(self._objects, pod) if claim.entry == FROM_LIMITS)
         pod_claim = next(of_limits, None)
         if pod_claim is not None and pod_claim.claim is not None:
             yield from types(self, ClaimSpec.of(where, pod_claim.claim["spec"], (pod,)))

@@ -9,6 +9,7 @@ from neuron_dra.ask.read.pod_views import PodView
 from neuron_dra.ask.render.findings import Facts, Finding, ProposedChange
 from neuron_dra.ask.why import trials
 from neuron_dra.ask.world import events
+from neuron_dra.ask.world.demand import FROM_LIMITS
 from neuron_dra.ask.world.world import World
 from neuron_dra.core import names, releases, runtimes
 from neuron_dra.core.wire import Wire
@@ -19,7 +20,7 @@ HOST: Final = "kubernetes.io/hostname"
 def unusable_claim(world: World, pod: Wire) -> Finding | None:
     """Return the finding for a claim of a pod with a node that is not allocated, or not reserved for the pod."""
     for pod_claim in world.claims_of(pod):
-        if pod_claim.entry == "limits" and not pod_claim.exists:
+        if pod_claim.entry == FROM_LIMITS and not pod_claim.exists:
             continue
         unseen = pod_claim.claim is None and "ResourceClaim" in world.snapshot.left_out
         if not pod_claim.seen.is_allocated and not unseen:

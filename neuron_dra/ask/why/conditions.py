@@ -17,6 +17,7 @@ from neuron_dra.ask.why import creating, gangs, gates, impossible, obstacles, tr
 from neuron_dra.ask.why.creating import ClaimProblem
 from neuron_dra.ask.world import absent, demand, events, selection, users
 from neuron_dra.ask.world.blockers import Blocked, Blockers
+from neuron_dra.ask.world.demand import FROM_LIMITS
 from neuron_dra.ask.world.world import World
 from neuron_dra.core import program
 from neuron_dra.core.wire import Wire
@@ -322,7 +323,7 @@ def _uncreated(case: Case) -> str:
     if case.placed is None:
         return ""
     for pod_claim in case.world.claims_of(case.pod):
-        if not pod_claim.exists and pod_claim.entry != "limits":
+        if not pod_claim.exists and pod_claim.entry != FROM_LIMITS:
             return pod_claim.entry
     return ""
 

@@ -16,6 +16,7 @@ from neuron_dra.ask.render.findings import Facts, Finding, ProposedChange, worki
 from neuron_dra.ask.why import trials
 from neuron_dra.ask.world import budgets, fleet, relevance, selection, users
 from neuron_dra.ask.world.blockers import Blocked
+from neuron_dra.ask.world.demand import FROM_LIMITS
 from neuron_dra.ask.world.selection import PublishedDevices
 from neuron_dra.ask.world.world import Holder, World
 from neuron_dra.core import names
@@ -314,7 +315,7 @@ def _groups_to_empty(world: World, pod: Wire, nodes: Sequence[Blocked]) -> Itera
     """Yield holders that have devices of one group together, for groups whose devices a constraint wants as one."""
     names: list[str] = []
     for pod_claim in world.claims_of(pod):
-        if pod_claim.claim is not None and pod_claim.entry != "limits":
+        if pod_claim.claim is not None and pod_claim.entry != FROM_LIMITS:
             rules = model.claim(pod_claim.claim).constraints
             names += [rule.attribute for rule in rules if rule.kind == "matchAttribute"]
     for name in dict.fromkeys(names):

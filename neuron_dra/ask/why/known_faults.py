@@ -13,6 +13,7 @@ from neuron_dra.ask.read.node_views import DeviceFields, SliceView, TaintRuleVie
 from neuron_dra.ask.read.pod_views import PodView
 from neuron_dra.ask.render import words
 from neuron_dra.ask.world import demand, users
+from neuron_dra.ask.world.demand import FROM_LIMITS
 from neuron_dra.ask.world.selection import PublishedDevices
 from neuron_dra.ask.world.world import World, tainted
 from neuron_dra.core import names, releases
@@ -194,7 +195,7 @@ def _pods_that_stay_on_tainted_devices(world: World, nodes: Set[str]) -> _Concer
         meta = PodView.of(pod).metadata
         for claim in world.claims_of(pod):
             held_devices = {(result.driver, result.pool, result.device) for result in claim.seen.results}
-            if claim.entry == "limits" and held_devices & evicting:
+            if claim.entry == FROM_LIMITS and held_devices & evicting:
                 pods.append((meta.namespace, meta.name))
     return _Concerned.of_pods(pods)
 

@@ -14,7 +14,7 @@ from neuron_dra.ask.render import words
 from neuron_dra.ask.render.findings import ProposedChange
 from neuron_dra.ask.why import creating
 from neuron_dra.ask.world import absent, events, gangs, placing, spec_edits
-from neuron_dra.ask.world.demand import PodClaim
+from neuron_dra.ask.world.demand import FROM_LIMITS, PodClaim
 from neuron_dra.ask.world.world import World
 from neuron_dra.core.wire import Obj, Wire
 from neuron_dra.simulate.scheduler import Placement
@@ -157,7 +157,7 @@ def place_of(claim: PodClaim) -> str:
         name = claim.claim["metadata"]["name"]
     else:
         name = claim.claim_name
-    if claim.entry != "limits":
+    if claim.entry != FROM_LIMITS:
         return f"in ResourceClaim {name}"
     return "in the pod's limits"
 
@@ -208,7 +208,7 @@ def named(change: ProposedChange, text: str) -> ProposedChange:
 def fewer(world: World, pod: Wire) -> Iterator[ProposedChange | None]:
     """Try smaller counts of one request, the largest first."""
     for claim in world.claims_of(pod):
-        if claim.claim is None or claim.entry == "limits":
+        if claim.claim is None or claim.entry == FROM_LIMITS:
             continue
         for request in claim.seen.requests:
             for name, alternative in request.named_alternatives:

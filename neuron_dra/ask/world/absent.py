@@ -10,6 +10,7 @@ from neuron_dra.ask.read.node_views import NodeTypeView, SliceSpecView, SliceVie
 from neuron_dra.ask.read.snapshot import Key, Snapshot, key_of
 from neuron_dra.ask.render import words
 from neuron_dra.ask.render.findings import Facts, Finding
+from neuron_dra.ask.world.demand import FROM_LIMITS
 from neuron_dra.ask.world.selection import PublishedDevices
 from neuron_dra.ask.world.world import World
 from neuron_dra.core import catalogue, program, versions
@@ -122,7 +123,7 @@ def rejected_name(world: World, pod: Wire, node: str) -> str:
     is_old = parsed is not None and parsed < versions.FIRST_WITH_CLASS_RESOURCES
     if world.rules.class_limits and not is_old:
         return ""
-    limits = [claim for claim in world.claims_of(pod) if claim.entry == "limits"]
+    limits = [claim for claim in world.claims_of(pod) if claim.entry == FROM_LIMITS]
     if not limits:
         return ""
     least = versions.text(versions.FIRST_WITH_CLASS_RESOURCES)

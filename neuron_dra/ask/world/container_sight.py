@@ -19,7 +19,7 @@ from neuron_dra.ask.read.snapshot import Snapshot
 from neuron_dra.ask.read.views import ObjectView
 from neuron_dra.ask.render import words
 from neuron_dra.ask.world import demand, extended
-from neuron_dra.ask.world.demand import PodClaim
+from neuron_dra.ask.world.demand import FROM_LIMITS, PodClaim
 from neuron_dra.core import names
 from neuron_dra.core.catalogue import InstanceType
 from neuron_dra.core.wire import Wire
@@ -31,7 +31,6 @@ VISIBLE_CORES: Final = "NEURON_RT_VISIBLE_CORES"
 NUMBER_OF_CORES: Final = "NEURON_RT_NUM_CORES"
 _CORE_SIZES: Final = ("NEURON_LOGICAL_NC_CONFIG", "NEURON_RT_VIRTUAL_CORE_SIZE")
 _CORE_RANGE: Final = re.compile(r"([0-9]{1,6})(?:-([0-9]{1,6}))?", re.ASCII)
-_LIMITS: Final = "limits"
 _WHOLE_DEVICES: Final = (names.DRIVER, names.WORKLOAD_CLASS)
 
 
@@ -174,7 +173,7 @@ def unnamed(pod: Wire, claims: Sequence[PodClaim], snapshot: Snapshot) -> list[s
     """Return the entries of a pod's claims for Neuron devices that none of its containers names."""
     entries = []
     for claim in claims:
-        is_listed = claim.claim is not None and claim.entry != _LIMITS
+        is_listed = claim.claim is not None and claim.entry != FROM_LIMITS
         if is_listed and demand.is_ours(snapshot, claim.seen) and not _uses(pod, claim):
             entries.append(claim.entry)
     return entries
@@ -217,7 +216,7 @@ def faults(
 
 def _uses(pod: Wire, claim: PodClaim) -> list[_Use]:
     """Return the containers that get devices of a claim, and of which request."""
-    if claim.entry == _LIMITS:
+    if claim.entry == FROM_LIMITS:
         return [_Use(*use) for use in extended.containers_of(pod, claim.seen.requests)]
     uses = []
     for container in PodView.of(pod).spec.all_containers:

@@ -16,13 +16,15 @@ from neuron_dra.core.wire import Obj, Wire
 
 PLUGIN_LIMITS: Final = ("aws.amazon.com/neuron", "aws.amazon.com/neuroncore", "aws.amazon.com/neurondevice")
 IMPLICIT: Final = "deviceclass.resource.kubernetes.io/"
+FROM_LIMITS: Final = "limits"
+"""The entry of the claim that the scheduler creates for the limits of a pod."""
 
 
 @dataclass(frozen=True, slots=True)
 class PodClaim:
     """One claim of a pod.
 
-    - `entry`: the name in the pod's spec.resourceClaims; the resource's name for a claim that limits lead to.
+    - `entry`: the name in the pod's spec.resourceClaims; FROM_LIMITS for a claim that limits lead to.
     - `claim`: the object, or the one that would be created; None if that cannot be known.
     - `exists`: True if the object is in the snapshot.
     - `template`: the template that it is created from, if any; `template_name` also if the template is missing.
@@ -149,7 +151,7 @@ def _from_limits(snapshot: Snapshot, pod: Wire) -> PodClaim | None:
         "metadata": {"name": name or f"{pod_view.metadata.name}-extended-resources", "namespace": namespace},
         "spec": {"devices": {"requests": requests}},
     }
-    return PodClaim("limits", existing or implied_claim, existing is not None, claim_name=name)
+    return PodClaim(FROM_LIMITS, existing or implied_claim, existing is not None, claim_name=name)
 
 
 def unserved(snapshot: Snapshot, pod: Wire) -> str:

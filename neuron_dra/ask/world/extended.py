@@ -10,7 +10,7 @@ createRequestsAndMappings.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from neuron_dra.ask.read.claim_views import RequestView
@@ -62,10 +62,22 @@ def containers_of(pod: Wire, claim_requests: Sequence[RequestView]) -> list[tupl
     written = _MappedPod.of(pod).status.extended_resource_claim_status.request_mappings
     if written:
         return [(mapping.container_name, mapping.request_name) for mapping in written]
+    return [(container, request) for container, _, request in _derived(pod_view, claim_requests)]
+
+
+def mappings(pod: Wire, claim_requests: Sequence[RequestView]) -> list[Obj]:
+    """Return what the scheduler writes into the status of a pod: which container has the devices of which request."""
+    return [
+        {"containerName": container, "resourceName": resource, "requestName": request}
+        for container, resource, request in _derived(PodView.of(pod), claim_requests)
+    ]
+
+
+def _derived(pod_view: PodView, claim_requests: Sequence[RequestView]) -> Iterator[tuple[str, str, str]]:
+    """Yield which container sees the devices of which request, and for which resource."""
     listed = pod_view.spec.all_containers
     ends = [container.restart_policy != "Always" for container in pod_view.spec.init_containers]
     ends += [False] * len(pod_view.spec.containers)
-    pairs = []
     for request in claim_requests:
         match = _NAME.fullmatch(request.name)
         if match is None or int(match[1]) >= len(listed):
@@ -76,8 +88,7 @@ def containers_of(pod: Wire, claim_requests: Sequence[RequestView]) -> list[tupl
         for index, container in enumerate(listed):
             shares = ends[index] and (index < owner or ends[owner]) and resource in container.resources.wanted
             if index == owner or shares:
-                pairs.append((container.name, request.name))
-    return pairs
+                yield container.name, resource, request.name
 
 
 def _of_resource(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from neuron_dra.ask.read.claim_views import RawClaimStatus
 from neuron_dra.ask.read.pod_views import PodView, RawPodStatus
+from neuron_dra.ask.world.demand import FROM_LIMITS
 from neuron_dra.ask.world.world import World
 from neuron_dra.core.wire import Obj, Wire
 from neuron_dra.simulate.scheduler import Placement
@@ -24,7 +25,7 @@ def placed_objects(world: World, pod: Wire, outcome: Placement) -> list[Wire]:
         allocation = outcome.allocations.get(name) or status.allocation
         reserved = [*status.reserved_for, user]
         objects.append({**pod_claim.claim, "status": {"allocation": allocation, "reservedFor": reserved}})
-        if not pod_claim.exists and pod_claim.entry != "limits":
+        if not pod_claim.exists and pod_claim.entry != FROM_LIMITS:
             new_claim_statuses.append({"name": pod_claim.entry, "resourceClaimName": name})
         elif not pod_claim.exists:
             more = {"extendedResourceClaimStatus": {"resourceClaimName": name}}

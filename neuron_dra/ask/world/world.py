@@ -378,17 +378,29 @@ class World:
 
     def place(self, pod: Wire) -> Placement | Unschedulable:
         """Return where the pod would run, as far as devices, taints, node affinity and resources decide it."""
+        return self._scheduled(pod, self._representatives(pod), {})
+
+    def attempt(self, pod: Wire) -> Placement | Unschedulable:
+        """Return what `place` returns, with a message that counts every node, as kube-scheduler's does."""
+        lacking = {name: sorted(self.room.lacking(pod, node)) for name, node in self.nodes.items()}
+        in_order = [node for _, node in sorted(self.nodes.items())]
+        return self._scheduled(pod, in_order, lacking)
+
+    def _scheduled(
+        self, pod: Wire, candidates: Sequence[Wire], lacking: Mapping[str, Sequence[str]]
+    ) -> Placement | Unschedulable:
         claims = [pod_claim.claim for pod_claim in self.claims_of(pod)]
         if any(claim is None for claim in claims):
             return Unschedulable("a claim of the pod does not exist", error=True)
         return scheduler.schedule(
             pod,
             [claim for claim in claims if claim is not None],
-            self._representatives(pod),
+            candidates,
             self.inventory,
             self.snapshot.all("DeviceClass"),
             self.in_use,
             self.memo,
+            lacking,
         )
 
     def _representatives(self, pod: Wire) -> list[Wire]:

@@ -74,10 +74,10 @@ class ClaimController:
         named = set()
         for entry in (pod.get("spec") or {}).get("resourceClaims") or []:
             named.add(entry.get("resourceClaimName"))
-        generated = {
-            entry.get("resourceClaimName") for entry in (pod.get("status") or {}).get("resourceClaimStatuses") or []
-        }
-        return {name for name in named | generated if name}
+        status = pod.get("status") or {}
+        generated = {entry.get("resourceClaimName") for entry in status.get("resourceClaimStatuses") or []}
+        of_limits = (status.get("extendedResourceClaimStatus") or {}).get("resourceClaimName")
+        return {name for name in {*named, *generated, of_limits} if name}
 
     # Pods
 

@@ -18,8 +18,8 @@ from neuron_dra.core.qualification import NAMESPACE as QUALIFICATION_NAMESPACE
 from neuron_dra.core.qualification import TESTS
 from neuron_dra.core.ultraserver import NAMESPACE
 from neuron_dra.core.wire import Obj
+from neuron_dra.demo.pod_scheduler import PodScheduler
 from neuron_dra.emulation.embedded_api import EmbeddedApi
-from neuron_dra.emulation.pod_scheduler import PodScheduler
 from neuron_dra.errors import AlreadyExists, ApiError, NotFound
 from neuron_dra.kube.client import MERGE_PATCH, KubeClient
 from neuron_dra.kube.reflector import Reflector

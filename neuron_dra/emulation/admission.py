@@ -2,6 +2,9 @@
 
 The engine knows no JSONPatch, so its objects are read as maps. What the API server does beside CEL is here: the
 namespace selector, the order of the two kinds of policy, and default requests.
+
+`MutatingPolicies` applies those of an embedded API server to new pods. Validating policies are applied by tests alone:
+they judge users, and the embedded API server has none.
 """
 
 from __future__ import annotations
@@ -10,13 +13,17 @@ import copy
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 
 from cel_expr_python import cel
 
 from neuron_dra.core.wire import Obj
+from neuron_dra.emulation.embedded_api import errors
+from neuron_dra.emulation.embedded_api.resources import EmbeddedResource
+from neuron_dra.emulation.embedded_api.store import ObjectStore
 from neuron_dra.simulate import cel_functions
 
+MUTATING: Final = "MutatingAdmissionPolicy"
 _CONFIG = """
 extensions: [{name: bindings}, {name: lists}, {name: optional}, {name: sets}, {name: strings, version: 2},
              {name: two-var-comprehensions}]
@@ -28,6 +35,10 @@ _NAMES = ("object", "oldObject", "request", "namespaceObject", "variables")
 
 class Denied(Exception):
     """A validating policy rejects the request; the message is its own."""
+
+
+class NoValue(Exception):
+    """An expression of a policy has no value; the message is the engine's."""
 
 
 @lru_cache(maxsize=1)
@@ -50,10 +61,11 @@ def _compiled(expression: str) -> Any:
 
 
 def evaluate(expression: str, inputs: Mapping[str, Any]) -> Any:
-    """Return the value of an expression. Raises AssertionError with the engine's message if it has none."""
+    """Return the value of an expression. Raises NoValue if it has none."""
     found = _compiled(expression).eval(data=dict.fromkeys(_NAMES) | dict(inputs))
     value = _plain(found.value())
-    assert found.type() != cel.Type.ERROR, f"{value}: {expression}"
+    if found.type() == cel.Type.ERROR:
+        raise NoValue(f"{value}: {expression}")
     return value
 
 
@@ -156,6 +168,32 @@ def _patch(item: Obj, patch: Obj) -> None:
         at = at[int(step)] if isinstance(at, list) else at[step]
     if patch["op"] == "remove":
         del at[last]
-    else:
-        assert patch["op"] == "add" or last in at, patch
+    elif patch["op"] == "add" or last in at:
         at[last] = patch["value"]
+    else:
+        raise NoValue(f"no field at {patch['path']} to replace")
+
+
+class MutatingPolicies:
+    """Changes new pods as the stored MutatingAdmissionPolicies say that a binding puts into force: a mutator."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+
+    def __call__(self, resource: EmbeddedResource, obj: Obj) -> None:
+        """Change a new pod in place. Raises StatusError if a policy cannot be evaluated."""
+        meta = obj["metadata"]
+        if resource.plural != "pods" or resource.group or "resourceVersion" in meta:
+            return
+        bound = {binding["spec"]["policyName"] for binding in self._stored(f"{MUTATING}Binding")}
+        policies = [policy for policy in self._stored(MUTATING) if policy["metadata"]["name"] in bound]
+        namespace = self._store.get(self._store.registry.named("namespaces"), "", meta["namespace"])
+        try:
+            changed = admit(policies, obj, namespace)
+        except NoValue as err:
+            raise errors.StatusError(500, "InternalError", f"a MutatingAdmissionPolicy has no value: {err}") from err
+        obj.clear()
+        obj.update(changed)
+
+    def _stored(self, kind: str) -> list[Obj]:
+        return self._store.list(self._store.registry.named(kind))
