@@ -53,7 +53,12 @@ class DemoNode:
         self._plugins, self.cdi = folder / "p", folder / "cdi"
         self._kubelet = ScriptedKubelet(self._registry, node_name=spec.name, api_url=api_url)
         self.agent = ScriptedNode(
-            self._kubelet, api_url=api_url, node_name=spec.name, cdi_directories=[self.cdi], retry_s=0.5
+            self._kubelet,
+            api_url=api_url,
+            node_name=spec.name,
+            cdi_directories=[self.cdi],
+            retry_s=0.5,
+            ends_programs=True,
         )
         words = ("-m", "neuron_dra.cli", "plugin")
         self._plugin = Process(folder / "plugin.log", words, self._flags(), timing.stop_s)
@@ -143,7 +148,7 @@ class Cluster:
     """The nodes, the UltraServer controller and their API server; on exit it ends all that it has started."""
 
     def __init__(self, nodes: tuple[NodeSpec, ...], folder: Path, timing: DemoTiming = DEFAULT_TIMING) -> None:
-        self.api = EmbeddedApi()
+        self.api = EmbeddedApi(workloads=True)
         self.timing = timing
         self._specs = nodes
         self._folder = folder

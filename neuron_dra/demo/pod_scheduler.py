@@ -128,7 +128,7 @@ class PodScheduler:
         changes = []
         for kind, cache in self._caches.items():
             objects: dict[tuple[str, str], Mapping[str, Any] | None] = {}
-            for key in cache.take_touched():
+            for key in sorted(cache.take_touched()):
                 namespace, _, name = key.partition("/")
                 item = cache.items.get(key)
                 version = _VERSIONS.get(kind, "resource.k8s.io/v1")

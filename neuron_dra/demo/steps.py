@@ -132,11 +132,9 @@ def published(driver: str, devices: list[Obj]) -> str:
     found = values(devices[0])
     if found["resourceType"] == "neuron_node":
         return f"the node, of UltraServer {found.get('serverId4', '(not elected yet)')}"
-    if len(devices) == 16:
-        return "16 devices in a 4 x 4 torus"
-    if len(devices) == 1:
-        return "1 device"
-    return f"{len(devices)} devices"
+    whole = sum(values(device)["resourceType"] == "neuron_device" for device in devices)
+    what = {1: "1 device", 16: "16 devices in a 4 x 4 torus"}.get(whole, f"{whole} devices")
+    return what if whole == len(devices) else f"{what}, sets and cores of them"
 
 
 def status_text(workload: Obj) -> tuple[str, str]:

@@ -64,12 +64,11 @@ class Story(Steps):
         )
         rows: list[tuple[str, str, str, str]] = []
         for spec in NODES:
-            slices = []
+            devices: dict[str, list[Obj]] = {names.DRIVER: []}  # by driver, the Neuron devices first
             for w in self._api.objects("resourceslices"):
-                if w["spec"]["nodeName"] == spec.name:
-                    slices.append(w["spec"])
-            slices.sort(key=lambda one: bool(one["driver"] != names.DRIVER))
-            what = " + ".join(published(one["driver"], one["devices"]) for one in slices)
+                if w["spec"].get("nodeName") == spec.name:
+                    devices.setdefault(w["spec"]["driver"], []).extend(w["spec"].get("devices") or ())
+            what = " + ".join(published(driver, of_driver) for driver, of_driver in devices.items())
             row = (spec.name, spec.instance_type, spec.driver_version, what)
             if rows and spec.ultraserver_node and rows[-1][1:] == row[1:]:
                 rows[-1] = (f"{rows[-1][0].split()[0]} to {spec.name}", *row[1:])

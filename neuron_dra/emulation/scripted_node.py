@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self
 
+from neuron_dra.emulation import simulated_programs
 from neuron_dra.emulation.cdi_runtime import CdiError, CdiRuntime, Container
 from neuron_dra.emulation.node_client import (
     UNREACHABLE,
@@ -61,6 +62,7 @@ class _Worker:
     task: asyncio.Task[None] | None = None
     containers: dict[str, Container] | None = None  # None: not running
     reported: bool = False  # the pod's status has the phase Running
+    started_s: float = 0.0  # by the clock of the loop
     gone: bool = False  # the pod object no longer exists
 
     @property
@@ -81,8 +83,13 @@ class ScriptedNode:
         cdi_directories: Iterable[Path | str],
         host_root: Path | str | None = None,
         retry_s: float = 1.0,
+        ends_programs: bool = False,
     ) -> None:
-        """`host_root`: the folder of the host's device nodes. `retry_s`: pause after a failure (kubelets: 90 s)."""
+        """`host_root`: the folder of the host's device nodes. `retry_s`: pause after a failure (kubelets: 90 s).
+
+        `ends_programs`: the plainest programs end, such as `sleep 5` (see simulated_programs), unless they restart.
+        """
+        self._ends_programs = ends_programs
         self.failures: list[str] = []  # messages of the Events, oldest first
         self.node_name = node_name
         self.retry_s = retry_s
@@ -230,13 +237,29 @@ class ScriptedNode:
             except (*UNREACHABLE, RefusedError) as error:
                 self.failures.append(str(error))
             else:
-                await worker.changed.wait()
+                await self._until_changed(worker)
                 continue
             try:
                 async with asyncio.timeout(self.retry_s):
                     await worker.changed.wait()
             except TimeoutError:
                 continue
+
+    async def _until_changed(self, worker: _Worker) -> None:
+        """Return when a running pod has changed; end it if its program ends before that."""
+        end = simulated_programs.end_of(worker.pod) if self._ends_programs else None
+        policy = worker.pod["spec"].get("restartPolicy", "Always")
+        if end is None or policy == "Always" or (end.code and policy == "OnFailure"):
+            await worker.changed.wait()
+            return
+        loop = asyncio.get_running_loop()
+        worker.started_s = worker.started_s or loop.time()
+        try:
+            async with asyncio.timeout_at(worker.started_s + end.after_s):
+                await worker.changed.wait()
+        except TimeoutError:
+            await self._write_ended(worker.pod, end.code)
+            await worker.changed.wait()
 
     async def _run(self, pod: Pod) -> dict[str, Container]:
         """Prepare the claims of a pod and create its containers."""
@@ -374,6 +397,25 @@ class ScriptedNode:
         }
         path = f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}/status"
         await self._client.request("PATCH", path, {"metadata": {"uid": meta["uid"]}, "status": status})
+
+    async def _write_ended(self, pod: Pod, code: int) -> None:
+        meta, ended = pod["metadata"], now()
+        state = {"exitCode": code, "reason": "Error" if code else "Completed", "finishedAt": ended}
+        status = pod.get("status") or {}
+        containers = []
+        for container in status.get("containerStatuses") or []:
+            containers.append({**container, "ready": False, "started": False, "state": {"terminated": state}})
+        conditions = []
+        for condition in status.get("conditions") or []:
+            is_over = condition["type"] in ("Ready", "ContainersReady")
+            over = {"status": "False", "reason": "PodFailed" if code else "PodCompleted", "lastTransitionTime": ended}
+            conditions.append({**condition, **over} if is_over else condition)
+        body = {"phase": "Failed" if code else "Succeeded", "conditions": conditions, "containerStatuses": containers}
+        path = f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}/status"
+        try:
+            await self._client.request("PATCH", path, {"metadata": {"uid": meta["uid"]}, "status": body})
+        except (*UNREACHABLE, RefusedError) as error:
+            self.failures.append(str(error))
 
     async def _report(self, worker: _Worker, error: Exception) -> None:
         """Post an Event about a failure."""

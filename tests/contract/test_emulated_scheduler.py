@@ -58,7 +58,7 @@ async def refusal_of(api: EmbeddedApi, pod: str) -> str:
         conditions = (api.get("pods", pod, "default").get("status") or {}).get("conditions") or ()
         return next((str(each.get("message")) for each in conditions if each["status"] == "False"), "")
 
-    return await eventually(message, what=f"a refusal of {pod}")
+    return str(await eventually(message, what=f"a refusal of {pod}"))
 
 
 async def test_failed_binding_is_repeated() -> None:
@@ -149,7 +149,7 @@ async def test_stored_policy_rewrites_limits_of_new_pods() -> None:
                 "metadata": {"name": "default", "labels": {limited.LABEL: "true"}},
             }
         )
-        api.create({**limited.pod(limited.one({limited.NEURON: "4"})), "metadata": {"name": "rewritten"}})
+        api.create({**limited.pod(limited.one({limited.NEURON: 4})), "metadata": {"name": "rewritten"}})
         resources = {
             name: api.get("pods", name, "default")["spec"]["containers"][0]["resources"]["limits"]
             for name in ("p", "rewritten")

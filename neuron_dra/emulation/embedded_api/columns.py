@@ -194,10 +194,67 @@ _EVENT: Final = (
     Column("Message", at("message")),
     Column("Name", at("metadata.name"), wide=True),
 )
+
+
+def _count(path: str, default: int = 0) -> Callable[[Obj], int]:
+    value = at(path)
+
+    def cell(obj: Obj) -> int:
+        found = value(obj)
+        return default if found is None else int(found)
+
+    return cell
+
+
+def _of(counted: str, wanted: str) -> Callable[[Obj], str]:
+    return lambda obj: f"{_count(counted)(obj)}/{_count(wanted, 1)(obj)}"
+
+
+def _job_status(job: Obj) -> str:
+    """Return the condition of a Job that holds, in the order in which kubectl looks for them."""
+    true = {each["type"] for each in _conditions(job) if each["status"] == "True"}
+    if job["metadata"].get("deletionTimestamp"):
+        return "Terminating"
+    listed = ("Complete", "Failed", "Suspended", "FailureTarget", "SuccessCriteriaMet")
+    return next((kind for kind in listed if kind in true), "Running")
+
+
+def _completions(job: Obj) -> str:
+    wanted = at("spec.completions")(job)
+    if wanted is not None:
+        return f"{_count('status.succeeded')(job)}/{wanted}"
+    parallelism = _count("spec.parallelism")(job)
+    return f"{_count('status.succeeded')(job)}/1" + (f" of {parallelism}" if parallelism > 1 else "")
+
+
 OF_KIND: Final[Mapping[str, Sequence[Column]]] = {
     "pods": _POD,
     "nodes": _NODE,
     "events": _EVENT,
+    "deployments.apps": (
+        NAME,
+        Column("Ready", _of("status.readyReplicas", "spec.replicas")),
+        Column("Up-to-date", _count("status.updatedReplicas")),
+        Column("Available", _count("status.availableReplicas")),
+        AGE,
+    ),
+    "replicasets.apps": (
+        NAME,
+        Column("Desired", _count("spec.replicas", 1), "integer"),
+        Column("Current", _count("status.replicas"), "integer"),
+        Column("Ready", _count("status.readyReplicas"), "integer"),
+        AGE,
+    ),
+    "daemonsets.apps": (
+        NAME,
+        Column("Desired", _count("status.desiredNumberScheduled"), "integer"),
+        Column("Current", _count("status.currentNumberScheduled"), "integer"),
+        Column("Ready", _count("status.numberReady"), "integer"),
+        Column("Up-to-date", _count("status.updatedNumberScheduled"), "integer"),
+        Column("Available", _count("status.numberAvailable"), "integer"),
+        AGE,
+    ),
+    "jobs.batch": (NAME, Column("Status", _job_status), Column("Completions", _completions), AGE),
     "namespaces": (NAME, Column("Status", at("status.phase")), AGE),
     "configmaps": (NAME, Column("Data", _sizes_of(("data", "binaryData"))), AGE),
     "secrets": (NAME, Column("Type", at("type")), Column("Data", _sizes_of(("data",))), AGE),

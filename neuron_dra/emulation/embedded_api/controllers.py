@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import Protocol
+from collections.abc import Callable
+from typing import Final, Protocol
 
 from neuron_dra.core.wire import Obj
+from neuron_dra.emulation.embedded_api import workload_controllers
 from neuron_dra.emulation.embedded_api.claim_controller import ClaimController
 from neuron_dra.emulation.embedded_api.eviction import budget_status
 from neuron_dra.emulation.embedded_api.garbage import GarbageCollector
@@ -25,22 +27,27 @@ class EmulatedController(Protocol):
 class Controllers:
     """Passes each change of the store to every controller, after the request that made it was answered."""
 
-    def __init__(self, store: ObjectStore) -> None:
+    def __init__(self, store: ObjectStore, *, workloads: bool = False) -> None:
+        """`workloads` adds the controllers of Deployments, ReplicaSets and Jobs."""
+        self._kinds = (*_KINDS, *(workload_controllers.CONTROLLERS if workloads else ()))
         self._queue: deque[Event] = deque()
         self._wanted = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
         self._task: asyncio.Task[None] | None = None
         self._store = store
-        self._controllers = _controllers(store)
+        self._controllers = self._started()
         store.listeners.append(self._on_event)
 
     def begin_again(self) -> None:
         """Forget all that was seen, and handle every object as a new one, as controllers that start do."""
-        self._controllers = _controllers(self._store)
+        self._controllers = self._started()
         self._queue.clear()
         for resource, obj in self._store.everything():
             self._on_event(Event(self._store.revision, "ADDED", resource, obj, None))
+
+    def _started(self) -> list[EmulatedController]:
+        return [kind(self._store) for kind in self._kinds]
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._run(), name="embedded controllers")
@@ -82,16 +89,6 @@ class Controllers:
                 self._wanted.set()
             else:
                 self._idle.set()
-
-
-def _controllers(store: ObjectStore) -> tuple[EmulatedController, ...]:
-    return (
-        GarbageCollector(store),
-        ClaimController(store),
-        NamespaceController(store),
-        BudgetController(store),
-        PodCollector(store),
-    )
 
 
 class NamespaceController:
@@ -186,3 +183,12 @@ class PodCollector:
 
 def _node_name(pod: Obj) -> str | None:
     return (pod.get("spec") or {}).get("nodeName")
+
+
+_KINDS: Final[tuple[Callable[[ObjectStore], EmulatedController], ...]] = (
+    GarbageCollector,
+    ClaimController,
+    NamespaceController,
+    BudgetController,
+    PodCollector,
+)

@@ -28,6 +28,10 @@ def prepare_pod(obj: Obj, old: Obj | None, now: str) -> None:
     spec.setdefault("terminationGracePeriodSeconds", 30)
     spec.setdefault("schedulerName", "default-scheduler")
     spec.setdefault("serviceAccountName", "default")
+    for container in (*(spec.get("containers") or ()), *(spec.get("initContainers") or ())):
+        resources = container.get("resources") or {}
+        for field in {"limits", "requests"} & set(resources):
+            resources[field] = {name: str(amount) for name, amount in (resources[field] or {}).items()}
     obj["status"] = {"phase": "Pending", "qosClass": "BestEffort"}
 
 

@@ -63,13 +63,16 @@ def _entries(resource: EmbeddedResource) -> list[Obj]:
     if resource.status:
         entries.append(_part(resource, "status", resource.kind, ["get", "patch", "update"]))
     for name in resource.subresources:
-        entries.append(_part(resource, name, {"eviction": "Eviction"}.get(name, "Binding"), ["create"]))
+        kind = {"eviction": "Eviction", "scale": "Scale"}.get(name, "Binding")
+        entries.append(_part(resource, name, kind, ["get", "patch", "update"] if name == "scale" else ["create"]))
     return entries
 
 
 def _part(resource: EmbeddedResource, name: str, kind: str, verbs: list[str]) -> Obj:
     part: Obj = {"name": f"{resource.plural}/{name}", "singularName": "", "namespaced": resource.namespaced,
                  "kind": kind, "verbs": verbs}  # fmt: skip
+    if kind == "Scale":
+        part |= {"group": "autoscaling", "version": "v1"}
     if kind == "Eviction":
         part |= {"group": "policy", "version": "v1"}
     return part

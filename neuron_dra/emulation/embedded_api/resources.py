@@ -104,10 +104,11 @@ def _others() -> Iterator[EmbeddedResource]:
     yield EmbeddedResource("coordination.k8s.io", "Lease", "leases", True, blind_update=False, returns_deleted=False)
     yield EmbeddedResource("policy", "PodDisruptionBudget", "poddisruptionbudgets", True, status=True, generation=True,
                    returns_deleted=False, short_names=("pdb",), check=core_rules.check_budget)  # fmt: skip
-    for kind in ("Deployment", "DaemonSet", "StatefulSet", "ReplicaSet"):
+    for kind, short in (("Deployment", "deploy"), ("DaemonSet", "ds"), ("StatefulSet", "sts"), ("ReplicaSet", "rs")):
         yield EmbeddedResource(
-            "apps", kind, f"{kind.lower()}s", True, status=True, generation=True, returns_deleted=False
-        )
+            "apps", kind, f"{kind.lower()}s", True, status=True, generation=True, returns_deleted=False,
+            short_names=(short,), subresources=() if kind == "DaemonSet" else ("scale",),
+        )  # fmt: skip
     yield EmbeddedResource("discovery.k8s.io", "EndpointSlice", "endpointslices", True, generation=True,
                    check=core_rules.check_endpoint_slice)  # fmt: skip
     yield EmbeddedResource("batch", "Job", "jobs", True, status=True, generation=True, returns_deleted=False)

@@ -22,7 +22,7 @@ import yaml
 from aiohttp import web
 
 from neuron_dra.core.wire import Obj
-from neuron_dra.emulation.embedded_api import bodies, openapi, patches
+from neuron_dra.emulation.embedded_api import bodies, openapi, patches, workload_controllers
 from neuron_dra.emulation.embedded_api.columns import QUALIFICATION, ULTRASERVER, WORKLOAD, Column
 from neuron_dra.emulation.embedded_api.controllers import Controllers
 from neuron_dra.emulation.embedded_api.direct import DirectClient
@@ -47,6 +47,7 @@ class EmbeddedApi:
         *,
         port: int | None = 0,
         controllers: bool = True,
+        workloads: bool = False,
         seed: int = 0,
         now: Callable[[], float] = time.time,
         tls: ssl.SSLContext | None = None,
@@ -55,7 +56,8 @@ class EmbeddedApi:
 
         With `tls` it serves https; a new context takes effect with the next `resume`.
 
-        `controllers` False omits garbage collection, claims for pods and budgets.
+        `controllers` False omits garbage collection, claims for pods and budgets. `workloads` runs Deployments,
+        ReplicaSets and Jobs.
         """
         self._registry = Registry()
         self.clock_offset_s = 0.0
@@ -68,7 +70,9 @@ class EmbeddedApi:
         self._handler = Handler(self._registry, self.store, self.watches, self.faults, self._schemas)
         self.proxy = self._handler.proxy
         self.store.mutators += [self._dropper, self._adder]
-        self._controllers = Controllers(self.store) if controllers else None
+        if workloads:
+            self.store.mutators.append(workload_controllers.complete_job)
+        self._controllers = Controllers(self.store, workloads=workloads) if controllers else None
         self._port = port
         self.tls = tls
         self._runner: web.AppRunner | None = None

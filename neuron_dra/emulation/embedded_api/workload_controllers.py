@@ -1,0 +1,494 @@
+"""Deployments, ReplicaSets and Jobs: creates their pods, replaces and counts them, as kube-controller-manager does.
+
+Left out: a Job's podFailurePolicy, successPolicy, deadlines and the pauses between its attempts; a Deployment's pause,
+rollback and minReadySeconds. Nothing reads the clock but for timestamps.
+
+Source: kubernetes@v1.37.0 pkg/controller/{replicaset,deployment,job}.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from neuron_dra.core.wire import Obj
+from neuron_dra.emulation.embedded_api import bodies
+from neuron_dra.emulation.embedded_api.errors import StatusError
+from neuron_dra.emulation.embedded_api.history import Event
+from neuron_dra.emulation.embedded_api.resources import EmbeddedResource
+from neuron_dra.emulation.embedded_api.store import DeleteOptions, ObjectStore
+
+TEMPLATE_HASH: Final = "pod-template-hash"
+REVISION: Final = "deployment.kubernetes.io/revision"
+COMPLETION_INDEX: Final = "batch.kubernetes.io/job-completion-index"
+_KEPT_REPLICA_SETS: Final = 10  # the default of revisionHistoryLimit
+_ENDED: Final = ("Succeeded", "Failed")
+
+
+class WorkloadController:
+    """What the controllers have in common: they find the objects that they own, create pods, and write a status."""
+
+    kind = ""
+    plural = ""
+    dependents = "pods"
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+        self._resource = store.registry.named(self.plural)
+        self._pods = store.registry.named("pods")
+        self._owned = store.registry.named(self.dependents)
+
+    def __call__(self, event: Event) -> None:
+        meta = event.obj["metadata"]
+        if event.resource is self._resource and event.type != "DELETED":
+            self._sync_named(meta["namespace"], meta["name"])
+        elif event.resource is self._owned:
+            for source in (event.old, event.obj):
+                owner = controller_of(source or {})
+                if owner and owner["kind"] == self.kind:
+                    self._sync_named(meta["namespace"], owner["name"])
+
+    def _sync_named(self, namespace: str, name: str) -> None:
+        obj = self._store.find(self._resource, namespace, name)
+        if obj is None or obj["metadata"].get("deletionTimestamp"):
+            return
+        try:
+            self.sync(obj)
+        except StatusError as error:  # of a namespace that ends, or of a template that is not valid
+            self._warn(obj, str(error))
+
+    def sync(self, obj: Obj) -> None:
+        """Bring the dependents and the status of an object closer to its spec."""
+        raise NotImplementedError
+
+    def of(self, obj: Obj) -> list[Obj]:
+        """Return the dependents that an object controls, oldest first."""
+        meta = obj["metadata"]
+        owned = []
+        for dependent in self._store.list(self._owned, meta["namespace"]):
+            if (controller_of(dependent) or {}).get("uid") == meta["uid"]:
+                owned.append(dependent)
+        return sorted(owned, key=lambda each: int(each["metadata"]["resourceVersion"]))
+
+    def create_pod(self, owner: Obj, template: Obj, **metadata: Any) -> None:
+        """Create a pod from a template."""
+        pod = bodies.copied({"metadata": template.get("metadata") or {}, "spec": template["spec"]})
+        meta = owner["metadata"]
+        pod["metadata"] = {
+            "generateName": f"{meta['name']}-",
+            **pod["metadata"],
+            **metadata,
+            "ownerReferences": [owner_reference(owner)],
+        }
+        self._store.create(self._pods, meta["namespace"], pod)
+
+    def delete(self, resource: EmbeddedResource, obj: Obj) -> None:
+        """Delete an object."""
+        meta = obj["metadata"]
+        self._store.delete(resource, meta["namespace"], meta["name"], DeleteOptions(uid=meta["uid"]))
+
+    def write_status(self, obj: Obj, status: Obj) -> None:
+        """Write a status unless the object has it already."""
+        meta = obj["metadata"]
+        status = {**status, "observedGeneration": meta["generation"]}
+        if status != (obj.get("status") or {}):
+            changed = {**obj, "status": status}
+            self._store.update(self._resource, meta["namespace"], meta["name"], changed, subresource="status")
+
+    def condition(self, obj: Obj, kind: str, *, is_true: bool, reason: str, message: str) -> Obj:
+        """Return a condition, with the time of the one that the object has if the status of both is the same."""
+        status = "True" if is_true else "False"
+        before = next((each for each in conditions_of(obj) if each["type"] == kind), {})
+        since = before["lastTransitionTime"] if before.get("status") == status else self._store.timestamp()
+        return {"type": kind, "status": status, "reason": reason, "message": message, "lastTransitionTime": since}
+
+    def _warn(self, obj: Obj, message: str) -> None:
+        """Post that a pod cannot be created, once for each generation of the object."""
+        meta = obj["metadata"]
+        name = f"{meta['name']}.{meta['uid'][:8]}-{meta['generation']}"
+        events = self._store.registry.named("events")
+        now = self._store.timestamp()
+        about = {key: meta[key] for key in ("namespace", "name", "uid")}
+        body = {
+            "metadata": {"name": name},
+            "involvedObject": {"apiVersion": obj["apiVersion"], "kind": self.kind, **about},
+            "type": "Warning",
+            "reason": "FailedCreate",
+            "message": f"Error creating: {message}",
+            "source": {"component": f"{self.kind.lower()}-controller"},
+            "firstTimestamp": now,
+            "lastTimestamp": now,
+            "count": 1,
+        }
+        if self._store.find(events, meta["namespace"], name) is None:
+            try:
+                self._store.create(events, meta["namespace"], body)
+            except StatusError:
+                return  # the namespace ends
+
+
+class ReplicaSetController(WorkloadController):
+    kind, plural = "ReplicaSet", "replicasets"
+
+    def sync(self, obj: Obj) -> None:
+        """Create the pods that are missing, or delete those that are too many."""
+        wanted = int(obj["spec"].get("replicas", 1))
+        pods = [pod for pod in self.of(obj) if is_active(pod)]
+        self.write_status(obj, _replica_status(pods))
+        for pod in sorted(pods, key=_keep_last)[: max(0, len(pods) - wanted)]:
+            self.delete(self._pods, pod)
+        for _ in range(wanted - len(pods)):
+            self.create_pod(obj, obj["spec"]["template"])
+
+
+class DeploymentController(WorkloadController):
+    kind, plural, dependents = "Deployment", "deployments", "replicasets"
+
+    def __call__(self, event: Event) -> None:
+        super().__call__(event)
+        owner = controller_of(event.obj)
+        if event.resource is self._pods and event.type == "DELETED" and owner and owner["kind"] == "ReplicaSet":
+            # Recreate waits for pods that a ReplicaSet counts no more.
+            namespace = event.obj["metadata"]["namespace"]
+            deployment = controller_of(self._store.find(self._owned, namespace, owner["name"]) or {})
+            if deployment:
+                self._sync_named(namespace, deployment["name"])
+
+    def sync(self, obj: Obj) -> None:
+        """Move the pods to the ReplicaSet of the present template, as the strategy says."""
+        spec, sets = obj["spec"], self.of(obj)
+        replicas, digest = int(spec.get("replicas", 1)), template_hash(spec["template"])
+        new = next((each for each in sets if each["metadata"]["labels"].get(TEMPLATE_HASH) == digest), None)
+        old = [each for each in sets if each is not new]
+        if new is None:
+            new = self._create(obj, digest, 1 + max(map(_revision, sets), default=0))
+        elif old and _revision(new) < max(map(_revision, old)):  # an earlier template is back
+            new = self._annotate(new, 1 + max(map(_revision, old)))
+        strategy = spec.get("strategy") or {}
+        if strategy.get("type") == "Recreate":
+            self._recreate(new, old, replicas)
+        else:
+            self._roll(new, old, replicas, strategy.get("rollingUpdate") or {})
+        idle = [each for each in old if not each["spec"].get("replicas") and not _counted(each, "replicas")]
+        surplus = len(idle) - int(spec.get("revisionHistoryLimit", _KEPT_REPLICA_SETS))
+        for each in sorted(idle, key=_revision)[: max(0, surplus)]:
+            self.delete(self._owned, each)
+        self._report(obj, replicas, digest)
+
+    def _create(self, obj: Obj, digest: str, revision: int) -> Obj:
+        meta, spec = obj["metadata"], obj["spec"]
+        template = bodies.copied(spec["template"])
+        labels = {**((template.get("metadata") or {}).get("labels") or {}), TEMPLATE_HASH: digest}
+        template["metadata"] = {**(template.get("metadata") or {}), "labels": labels}
+        selector = {"matchLabels": {**((spec.get("selector") or {}).get("matchLabels") or {}), TEMPLATE_HASH: digest}}
+        made = {
+            "metadata": {
+                "name": f"{meta['name']}-{digest}",
+                "labels": labels,
+                "annotations": {REVISION: str(revision)},
+                "ownerReferences": [owner_reference(obj)],
+            },
+            "spec": {"replicas": 0, "selector": selector, "template": template},
+        }
+        return self._store.create(self._owned, meta["namespace"], made)
+
+    def _annotate(self, replica_set: Obj, revision: int) -> Obj:
+        meta = replica_set["metadata"]
+        annotations = {**(meta.get("annotations") or {}), REVISION: str(revision)}
+        changed = {**replica_set, "metadata": {**meta, "annotations": annotations}}
+        return self._store.update(self._owned, meta["namespace"], meta["name"], changed)
+
+    def _scale(self, replica_set: Obj, replicas: int) -> None:
+        if replica_set["spec"].get("replicas") != replicas:
+            meta = replica_set["metadata"]
+            changed = {**replica_set, "spec": {**replica_set["spec"], "replicas": replicas}}
+            self._store.update(self._owned, meta["namespace"], meta["name"], changed)
+
+    def _recreate(self, new: Obj, old: Sequence[Obj], replicas: int) -> None:
+        """Start the new pods when all old ones are gone, also those that still end."""
+        for each in old:
+            self._scale(each, 0)
+        uids = {each["metadata"]["uid"] for each in old}
+        pods = self._store.list(self._pods, new["metadata"]["namespace"])
+        is_left = any(
+            (controller_of(pod) or {}).get("uid") in uids and (pod.get("status") or {}).get("phase") not in _ENDED
+            for pod in pods
+        )
+        if not is_left:
+            self._scale(new, replicas)
+
+    def _roll(self, new: Obj, old: Sequence[Obj], replicas: int, limits: Mapping[str, Any]) -> None:
+        """Start as many new pods, and end as many old ones, as maxSurge and maxUnavailable allow now."""
+        surge = _share(limits.get("maxSurge", "25%"), replicas, up=True)
+        unavailable = _share(limits.get("maxUnavailable", "25%"), replicas, up=False)
+        if not surge and not unavailable:
+            unavailable = 1
+        total = sum(int(each["spec"].get("replicas") or 0) for each in (new, *old))
+        mine = int(new["spec"].get("replicas") or 0)
+        room = max(0, replicas + surge - total)
+        self._scale(new, min(replicas, mine + room))
+        spare = sum(map(_available, (new, *old))) - (replicas - unavailable)
+        for each in old:
+            count = int(each["spec"].get("replicas") or 0)
+            sick = count - _available(each)  # these serve nobody: they go first
+            ends = min(count, sick + max(0, spare))
+            spare -= ends - sick
+            self._scale(each, count - ends)
+
+    def _report(self, obj: Obj, replicas: int, digest: str) -> None:
+        sets = self.of(obj)
+        new = [each for each in sets if each["metadata"]["labels"].get(TEMPLATE_HASH) == digest]
+
+        def total(field: str, of: Sequence[Obj] = sets) -> int:
+            return sum(_counted(each, field) for each in of)
+
+        available, updated = total("availableReplicas"), total("replicas", new)
+        limits = (obj["spec"].get("strategy") or {}).get("rollingUpdate") or {}
+        least = replicas - _share(limits.get("maxUnavailable", "25%"), replicas, up=False)
+        is_whole = updated == replicas == available == total("replicas")
+        name = f'ReplicaSet "{obj["metadata"]["name"]}-{digest}"'
+        conditions = [
+            self.condition(
+                obj,
+                "Available",
+                is_true=available >= least,
+                reason="MinimumReplicasAvailable" if available >= least else "MinimumReplicasUnavailable",
+                message=f"Deployment {'has' if available >= least else 'does not have'} minimum availability.",
+            ),
+            self.condition(
+                obj,
+                "Progressing",
+                is_true=True,
+                reason="NewReplicaSetAvailable" if is_whole else "ReplicaSetUpdated",
+                message=f"{name} {'has successfully progressed' if is_whole else 'is progressing'}.",
+            ),
+        ]
+        counts = {
+            "replicas": total("replicas"),
+            "updatedReplicas": updated,
+            "readyReplicas": total("readyReplicas"),
+            "availableReplicas": available,
+            "unavailableReplicas": max(0, replicas - available),
+        }
+        self.write_status(obj, {**{key: count for key, count in counts.items() if count}, "conditions": conditions})
+
+
+class JobController(WorkloadController):
+    kind, plural = "Job", "jobs"
+
+    def __init__(self, store: ObjectStore) -> None:
+        super().__init__(store)
+        self._ended: defaultdict[str, dict[str, tuple[bool, int]]] = defaultdict(dict)
+        """By UID of the Job and of a pod that ended: whether it succeeded, and its index. A deleted pod counts too."""
+
+    def sync(self, obj: Obj) -> None:
+        """Count the pods that ended, and create those that are missing."""
+        if any(each["type"] in ("Complete", "Failed") and each["status"] == "True" for each in conditions_of(obj)):
+            return
+        spec, pods = obj["spec"], self.of(obj)
+        ended = self._ended[obj["metadata"]["uid"]]
+        for pod in pods:
+            phase = (pod.get("status") or {}).get("phase")
+            if phase in _ENDED:
+                ended[pod["metadata"]["uid"]] = phase == "Succeeded", _index(pod)
+        active = [pod for pod in pods if is_active(pod)]
+        succeeded = [index for is_success, index in ended.values() if is_success]
+        failed = len(ended) - len(succeeded)
+        if spec.get("suspend"):
+            self._end(active)
+            self._write(obj, [], succeeded, failed, self._suspended(obj, is_true=True))
+        elif failed > int(spec.get("backoffLimit", 6)):
+            self._end(active)
+            text = "Job has reached the specified backoff limit"
+            self._write(obj, [], succeeded, failed, self._finish(obj, "Failed", "BackoffLimitExceeded", text))
+        elif self._is_complete(spec, active, succeeded):
+            text = "Reached expected number of succeeded pods"
+            self._write(obj, [], succeeded, failed, self._finish(obj, "Complete", "CompletionsReached", text))
+        else:
+            conditions = self._suspended(obj, is_true=False) if conditions_of(obj) else []
+            self._write(obj, active, succeeded, failed, conditions)
+            self._start(obj, active, succeeded)
+
+    def _end(self, pods: Sequence[Obj]) -> None:
+        for pod in pods:
+            self.delete(self._pods, pod)
+
+    @staticmethod
+    def _is_complete(spec: Obj, active: Sequence[Obj], succeeded: Sequence[int]) -> bool:
+        completions = spec.get("completions")
+        if completions is None:  # a queue of work: the first success says that it is empty
+            return bool(succeeded) and not active
+        done = len(set(succeeded)) if spec.get("completionMode") == "Indexed" else len(succeeded)
+        return done >= int(completions)
+
+    def _start(self, obj: Obj, active: Sequence[Obj], succeeded: Sequence[int]) -> None:
+        """Create the pods that the parallelism allows."""
+        spec = obj["spec"]
+        parallelism, completions = int(spec.get("parallelism", 1)), spec.get("completions")
+        room = parallelism - len(active)
+        if completions is not None:
+            room = min(room, int(completions) - len(succeeded) - len(active))
+        elif succeeded:
+            room = 0
+        for pod in active[: max(0, -room)]:
+            self.delete(self._pods, pod)
+        if spec.get("completionMode") != "Indexed":
+            for _ in range(room):
+                self.create_pod(obj, spec["template"])
+            return
+        taken = {*succeeded, *map(_index, active)}
+        free = [index for index in range(int(completions or 0)) if index not in taken]
+        for index in free[: max(0, parallelism - len(active))]:
+            self._create_indexed(obj, index)
+
+    def _create_indexed(self, obj: Obj, index: int) -> None:
+        template = bodies.copied(obj["spec"]["template"])
+        meta, name = template.get("metadata") or {}, obj["metadata"]["name"]
+        variable = {"name": "JOB_COMPLETION_INDEX", "value": str(index)}
+        for container in (*template["spec"]["containers"], *(template["spec"].get("initContainers") or ())):
+            container["env"] = [*(container.get("env") or ()), variable]
+        template["spec"].setdefault("hostname", f"{name}-{index}")
+        mark = {COMPLETION_INDEX: str(index)}
+        self.create_pod(
+            obj,
+            template,
+            generateName=f"{name}-{index}-",
+            labels={**(meta.get("labels") or {}), **mark},
+            annotations={**(meta.get("annotations") or {}), **mark},
+        )
+
+    def _suspended(self, obj: Obj, *, is_true: bool) -> list[Obj]:
+        reason, text = ("JobSuspended", "Job suspended") if is_true else ("JobResumed", "Job resumed")
+        return [self.condition(obj, "Suspended", is_true=is_true, reason=reason, message=text)]
+
+    def _finish(self, obj: Obj, kind: str, reason: str, message: str) -> list[Obj]:
+        earlier = {"Complete": "SuccessCriteriaMet", "Failed": "FailureTarget"}[kind]
+        return [self.condition(obj, each, is_true=True, reason=reason, message=message) for each in (earlier, kind)]
+
+    def _write(
+        self, obj: Obj, active: Sequence[Obj], succeeded: Sequence[int], failed: int, conditions: Sequence[Obj]
+    ) -> None:
+        before = obj.get("status") or {}
+        status: Obj = {"ready": sum(map(is_ready, active)), "terminating": 0}
+        if not obj["spec"].get("suspend"):
+            status["startTime"] = before.get("startTime") or self._store.timestamp()
+        counts = {"active": len(active), "succeeded": len(succeeded), "failed": failed}
+        status |= {key: count for key, count in counts.items() if count}
+        if obj["spec"].get("completionMode") == "Indexed" and succeeded:
+            status["completedIndexes"] = _ranges(sorted(set(succeeded)))
+        if any(each["type"] == "Complete" for each in conditions):
+            status["completionTime"] = self._store.timestamp()
+        if conditions:
+            status["conditions"] = list(conditions)
+        meta = obj["metadata"]
+        if status != before:
+            changed = {**obj, "status": status}
+            self._store.update(self._resource, meta["namespace"], meta["name"], changed, subresource="status")
+
+
+CONTROLLERS: Final = (ReplicaSetController, DeploymentController, JobController)
+
+
+def complete_job(resource: EmbeddedResource, obj: Obj) -> None:
+    """Set the defaults of a new Job, and the selector and labels that tie its pods to it: a mutator of the store."""
+    spec, meta = obj.get("spec") or {}, obj["metadata"]
+    if resource.plural != "jobs" or "resourceVersion" in meta or "template" not in spec:
+        return
+    spec.setdefault("parallelism", 1)
+    spec.setdefault("backoffLimit", 6)
+    spec.setdefault("completionMode", "NonIndexed")
+    spec.setdefault("suspend", False)
+    if "completions" not in spec and spec["parallelism"] == 1:
+        spec["completions"] = 1
+    labels = {f"{prefix}controller-uid": meta["uid"] for prefix in ("", "batch.kubernetes.io/")}
+    labels |= {f"{prefix}job-name": meta["name"] for prefix in ("", "batch.kubernetes.io/")}
+    template = spec["template"]["metadata"] = dict(spec["template"].get("metadata") or {})
+    template["labels"] = {**(template.get("labels") or {}), **labels}
+    spec.setdefault("selector", {"matchLabels": {"batch.kubernetes.io/controller-uid": meta["uid"]}})
+
+
+def controller_of(obj: Obj) -> Obj | None:
+    """Return the owner reference of an object's controller, if it has one."""
+    owners = (obj.get("metadata") or {}).get("ownerReferences") or ()
+    return next((owner for owner in owners if owner.get("controller")), None)
+
+
+def owner_reference(obj: Obj) -> Obj:
+    """Return the reference of a dependent to the object that controls it."""
+    meta = obj["metadata"]
+    named = {"apiVersion": obj["apiVersion"], "kind": obj["kind"], "name": meta["name"], "uid": meta["uid"]}
+    return {**named, "controller": True, "blockOwnerDeletion": True}
+
+
+def conditions_of(obj: Obj) -> Sequence[Obj]:
+    """Return the conditions in the status of an object."""
+    return (obj.get("status") or {}).get("conditions") or ()
+
+
+def is_active(pod: Obj) -> bool:
+    """Return True for a pod that has not ended, and is not to end."""
+    return (pod.get("status") or {}).get("phase") not in _ENDED and not pod["metadata"].get("deletionTimestamp")
+
+
+def is_ready(pod: Obj) -> bool:
+    """Return True for a pod whose containers are ready."""
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions_of(pod))
+
+
+def template_hash(template: Obj) -> str:
+    """Return the label by which a Deployment tells the pods of different templates apart."""
+    digest = hashlib.sha256(json.dumps(template, sort_keys=True).encode()).hexdigest()
+    return digest[:10]
+
+
+def _replica_status(pods: Sequence[Obj]) -> Obj:
+    ready = sum(map(is_ready, pods))
+    counts = {"readyReplicas": ready, "availableReplicas": ready, "fullyLabeledReplicas": len(pods)}
+    return {"replicas": len(pods), **{key: count for key, count in counts.items() if count}}
+
+
+def _keep_last(pod: Obj) -> tuple[bool, bool, int]:
+    """Return the order in which pods are given up: without a node first, then not ready, then the newest."""
+    has_node = bool(pod["spec"].get("nodeName"))
+    return has_node, is_ready(pod), -int(pod["metadata"]["resourceVersion"])
+
+
+def _revision(replica_set: Obj) -> int:
+    return int((replica_set["metadata"].get("annotations") or {}).get(REVISION, 0))
+
+
+def _counted(replica_set: Obj, field: str) -> int:
+    return int((replica_set.get("status") or {}).get(field) or 0)
+
+
+def _available(replica_set: Obj) -> int:
+    """Return how many pods are available that are not about to be deleted; the status may be of an earlier spec."""
+    return min(_counted(replica_set, "availableReplicas"), int(replica_set["spec"].get("replicas") or 0))
+
+
+def _share(value: Any, total: int, *, up: bool) -> int:
+    """Return a number of pods that is given as such, or in percent of all."""
+    text = str(value)
+    if not text.endswith("%"):
+        return int(text)
+    share = int(text[:-1]) * total / 100
+    return math.ceil(share) if up else math.floor(share)
+
+
+def _index(pod: Obj) -> int:
+    return int((pod["metadata"].get("annotations") or {}).get(COMPLETION_INDEX, -1))
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """Return sorted numbers as a Job shows them: 0-2,4."""
+    parts: list[list[int]] = []
+    for number in numbers:
+        if parts and parts[-1][1] == number - 1:
+            parts[-1][1] = number
+        else:
+            parts.append([number, number])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in parts)
