@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import socket
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from neuron_dra.core import names
+from neuron_dra.core.ultraserver import NAMESPACE
 from neuron_dra.core.wire import Obj
 from neuron_dra.demo import efa, installation
 from neuron_dra.demo.processes import CONTROLLER, DemoError, Process
@@ -17,9 +19,13 @@ from neuron_dra.demo.timing import DEFAULT_TIMING, DemoTiming
 from neuron_dra.emulation import simulated_node
 from neuron_dra.emulation.cdi_runtime import Container
 from neuron_dra.emulation.embedded_api import EmbeddedApi
+from neuron_dra.emulation.embedded_api.history import Event
+from neuron_dra.emulation.pod_resources import PodResources
 from neuron_dra.emulation.scripted_kubelet import ScriptedKubelet
 from neuron_dra.emulation.scripted_node import ScriptedNode
 
+METRICS_PORT: Final = "8080"
+"""The port of the DaemonSet's pods."""
 LONGEST_SOCKET_FOLDER: Final = 40  # bytes; macOS allows 104 for a whole socket path
 
 
@@ -37,6 +43,8 @@ class NodeSpec:
 
 
 CONTROLLER_FLAGS: Final = {
+    "--leader-elect": "true",
+    "--leader-election-namespace": NAMESPACE,
     "--health-probe-bind-address": 0,
     "--metrics-bind-address": 0,
     "--grpc-address": 0,
@@ -60,6 +68,9 @@ class DemoNode:
             retry_s=0.5,
             ends_programs=True,
         )
+        self._pods_socket = folder / "pods.sock"
+        self._pods = PodResources(self.agent, self._pods_socket)
+        self.metrics = f"127.0.0.1:{_free_port()}"
         words = ("-m", "neuron_dra.cli", "plugin")
         self._plugin = Process(folder / "plugin.log", words, self._flags(), timing.stop_s)
         self._efa = efa.EfaDriver(self._registry) if spec.efa else None
@@ -78,6 +89,7 @@ class DemoNode:
             folder.mkdir(parents=True, exist_ok=True)
         await self._kubelet.start()
         await self.agent.start()
+        await self._pods.start()
         if self._efa is not None:
             await self._efa.start()
         await self._plugin.start()
@@ -98,7 +110,8 @@ class DemoNode:
             "--cdi-root": self.cdi,
             "--boot-id-file": self._host / "proc/sys/kernel/random/boot_id",
             "--healthcheck-port": 0,
-            "--metrics-bind-address": "",
+            "--kubelet-pod-resources-socket": self._pods_socket,
+            "--metrics-bind-address": self.metrics,
             "--connected-sets": str(self.spec.connected_sets).lower(),
         }
 
@@ -138,6 +151,7 @@ class DemoNode:
         if self._stopped:
             return
         self._stopped = True
+        await self._pods.stop()
         await self.agent.stop()
         await self._kubelet.stop()
         if self._efa is not None:
@@ -163,6 +177,7 @@ class Cluster:
         for spec in self._specs:
             self.api.apply(installation.node_object(spec.name, spec.instance_type))
             self.nodes[spec.name] = DemoNode(spec, self._folder / spec.name, self.api.url, self.timing)
+        self.api.store.listeners.append(self._on_change)
         flags = {"--kube-api-server": self.api.url, **CONTROLLER_FLAGS}
         log, words = self._folder / "controller.log", ("-c", CONTROLLER, "run")
         self._controller = Process(log, words, flags, self.timing.stop_s)
@@ -175,6 +190,12 @@ class Cluster:
 
     async def __aexit__(self, *_: object) -> None:
         await self._stop()
+
+    def _on_change(self, event: Event) -> None:
+        """Let the API server reach the metrics of a plugin through the pod of the DaemonSet that stands for it."""
+        meta, node = event.obj["metadata"], self.nodes.get((event.obj.get("spec") or {}).get("nodeName", ""))
+        if event.resource.plural == "pods" and meta["namespace"] == NAMESPACE and node is not None:
+            self.api.proxy.ports[NAMESPACE, meta["name"], METRICS_PORT] = f"http://{node.metrics}"
 
     async def _stop(self) -> None:
         running: list[DemoNode | Process] = [
@@ -204,12 +225,27 @@ class Cluster:
             if node.spec.efa:
                 self.api.apply(efa.resource_slice(node.spec.name, node.spec.instance_type))
 
+    async def replace(self, name: str, timeout_s: float) -> None:
+        """Start a new node with the name of a lost one, as an autoscaling group does."""
+        spec = self.nodes[name].spec
+        self.nodes[name] = DemoNode(spec, self._folder / f"{name}-new", self.api.url, self.timing)
+        self.api.apply(installation.node_object(name, spec.instance_type))
+        await self.nodes[name].start()
+        await self.ready(timeout_s)
+
     def container(self, pod: str) -> tuple[str, Container]:
         """Return the node and the only container of a running pod. Raises DemoError if it does not run."""
         for node in self.nodes.values():
             for container in (node.agent.containers.get(f"default/{pod}") or {}).values():
                 return node.spec.name, container
         raise DemoError(f"pod {pod} does not run")
+
+
+def _free_port() -> int:
+    """Return a port that nothing listens on now."""
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        return int(unused.getsockname()[1])
 
 
 def temporary_folder() -> Path:

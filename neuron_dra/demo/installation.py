@@ -21,6 +21,8 @@ MANIFESTS: Final = (
     "connected-sets/30-admission-policy.yaml",
     "connected-sets/32-configuration-policy.yaml",
     "connected-sets/35-limits-policies.yaml",
+    "connected-sets/40-daemonset.yaml",
+    "ultraserver/50-ultraserver-controller.yaml",
     "ultraserver/60-ultraserver-access.yaml",
     "ultraserver/70-reservation-policies.yaml",
 )
@@ -48,6 +50,8 @@ def apply(api: EmbeddedApi) -> None:
     labels = {"labels": {REWRITES_LIMITS: "true"}}
     api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "default", **labels}})
     for item in _manifests():
+        if item["kind"] == "Deployment":
+            item = {**item, "spec": {**item["spec"], "replicas": 1}}  # the demo runs one process of the controller
         api.apply(item)
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from neuron_dra.ask.ui import opening, session
-from neuron_dra.demo import cluster, examples, story
+from neuron_dra.demo import cluster, examples, story, ultraservers
 from neuron_dra.demo.pod_scheduler import PodScheduler
 from neuron_dra.demo.processes import DemoError
 from neuron_dra.demo.timing import DEFAULT_TIMING, DemoTiming
@@ -58,6 +58,7 @@ async def _show(folder: Path, view: DemoScreen, timing: DemoTiming, *, keep: boo
             text = f"the demo was stopped after {timing.whole_s:g} s; the machine may be too busy"
             raise DemoError(text) from None
         if keep:
+            await made.replace(ultraservers.LOST, timing.start_s)
             await stay(made, folder, view)
 
 

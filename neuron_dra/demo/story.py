@@ -145,7 +145,7 @@ class Story(Steps):
         raise DemoError(f"{result['device']} is not published any more")
 
     async def _leave_all(self) -> None:
-        await self.leave(*(wire["metadata"]["name"] for wire in self._api.objects("pods")))
+        await self.leave(*(wire["metadata"]["name"] for wire in self._api.objects("pods", "default")))
 
     # Pods that stay Pending, and rejected claims
 
@@ -186,7 +186,7 @@ class Story(Steps):
 
     def _held(self, node: str) -> dict[int, str]:
         found = {}
-        for pod in (wire["metadata"]["name"] for wire in self._api.objects("pods")):
+        for pod in (wire["metadata"]["name"] for wire in self._api.objects("pods", "default")):
             for number in self._devices_of(pod, node):
                 found[number] = pod
         return found

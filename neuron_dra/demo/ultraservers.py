@@ -122,7 +122,7 @@ class UltraServers(Steps):
         known.update(status_text(self._api.objects(WORKLOADS)[0])[1].split("; "))
         await self.until(WORKLOADS, whole, "the group to move")
         said.append((1000 * (time.monotonic() - started), status_text(self._api.objects(WORKLOADS)[0])[1]))
-        left = {each["metadata"]["name"] for each in self._api.objects("pods")}
+        left = {each["metadata"]["name"] for each in self._api.objects("pods", "default")}
         again = [pod for pod in pods[:6] if pod["metadata"]["name"] not in left]
         for number, pod in enumerate(again):  # a Deployment replaces the pods that are gone
             pod["metadata"]["name"] = f"my-training-workload-{len(pods) + number}"
@@ -134,7 +134,7 @@ class UltraServers(Steps):
     # What there is
 
     def _uids(self) -> set[str]:
-        return {str(each["metadata"]["uid"]) for each in self._api.objects("pods")}
+        return {str(each["metadata"]["uid"]) for each in self._api.objects("pods", "default")}
 
     def _ranks(self) -> dict[str, int]:
         """Return the rank of every reserved node, by name."""
@@ -155,7 +155,7 @@ class UltraServers(Steps):
 
     def _environment(self) -> str:
         """Return the UltraServer variables in the pod on us2-1."""
-        for pod in self._api.objects("pods"):
+        for pod in self._api.objects("pods", "default"):
             node, container = self._cluster.container(pod["metadata"]["name"])
             if node == "us2-1":
                 texts = []

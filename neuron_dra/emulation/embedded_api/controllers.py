@@ -28,7 +28,7 @@ class Controllers:
     """Passes each change of the store to every controller, after the request that made it was answered."""
 
     def __init__(self, store: ObjectStore, *, workloads: bool = False) -> None:
-        """`workloads` adds the controllers of Deployments, ReplicaSets and Jobs."""
+        """`workloads` adds the controllers of Deployments, ReplicaSets, DaemonSets and Jobs."""
         self._kinds = (*_KINDS, *(workload_controllers.CONTROLLERS if workloads else ()))
         self._queue: deque[Event] = deque()
         self._wanted = asyncio.Event()

@@ -57,7 +57,7 @@ class EmbeddedApi:
         With `tls` it serves https; a new context takes effect with the next `resume`.
 
         `controllers` False omits garbage collection, claims for pods and budgets. `workloads` runs Deployments,
-        ReplicaSets and Jobs.
+        ReplicaSets, DaemonSets and Jobs.
         """
         self._registry = Registry()
         self.clock_offset_s = 0.0

@@ -1,4 +1,4 @@
-"""Deployments, ReplicaSets and Jobs: creates their pods, replaces and counts them, as kube-controller-manager does.
+"""Deployments, ReplicaSets, DaemonSets and Jobs: creates, replaces and counts pods, as kube-controller-manager does.
 
 Left out: a Job's podFailurePolicy, successPolicy, deadlines and the pauses between its attempts; a Deployment's pause,
 rollback and minReadySeconds. Nothing reads the clock but for timestamps.
@@ -21,6 +21,7 @@ from neuron_dra.emulation.embedded_api.errors import StatusError
 from neuron_dra.emulation.embedded_api.history import Event
 from neuron_dra.emulation.embedded_api.resources import EmbeddedResource
 from neuron_dra.emulation.embedded_api.store import DeleteOptions, ObjectStore
+from neuron_dra.simulate import model, nodes
 
 TEMPLATE_HASH: Final = "pod-template-hash"
 REVISION: Final = "deployment.kubernetes.io/revision"
@@ -277,6 +278,44 @@ class DeploymentController(WorkloadController):
         self.write_status(obj, {**{key: count for key, count in counts.items() if count}, "conditions": conditions})
 
 
+class DaemonSetController(WorkloadController):
+    kind, plural = "DaemonSet", "daemonsets"
+
+    def __init__(self, store: ObjectStore) -> None:
+        super().__init__(store)
+        self._nodes = store.registry.named("nodes")
+
+    def __call__(self, event: Event) -> None:
+        super().__call__(event)
+        if event.resource is self._nodes and event.type != "MODIFIED":
+            for obj in self._store.list(self._resource):
+                self._sync_named(obj["metadata"]["namespace"], obj["metadata"]["name"])
+
+    def sync(self, obj: Obj) -> None:
+        """Create a pod for each node that the template selects. It is bound at once; the real one leaves that to the
+        scheduler."""
+        template = obj["spec"]["template"]
+        wanted = []
+        for wire in self._store.list(self._nodes):
+            if nodes.is_selected(template, model.node(wire)):
+                wanted.append(wire["metadata"]["name"])
+        pods = [pod for pod in self.of(obj) if is_active(pod) and pod["spec"].get("nodeName") in wanted]
+        served = {pod["spec"]["nodeName"] for pod in pods}
+        ready = sum(map(is_ready, pods))
+        status = {
+            "desiredNumberScheduled": len(wanted),
+            "currentNumberScheduled": len(pods),
+            "updatedNumberScheduled": len(pods),
+            "numberMisscheduled": 0,
+            "numberReady": ready,
+            "numberAvailable": ready,
+        }
+        self.write_status(obj, status)
+        for node in wanted:
+            if node not in served:
+                self.create_pod(obj, {**template, "spec": {**template["spec"], "nodeName": node}})
+
+
 class JobController(WorkloadController):
     kind, plural = "Job", "jobs"
 
@@ -390,7 +429,7 @@ class JobController(WorkloadController):
             self._store.update(self._resource, meta["namespace"], meta["name"], changed, subresource="status")
 
 
-CONTROLLERS: Final = (ReplicaSetController, DeploymentController, JobController)
+CONTROLLERS: Final = (ReplicaSetController, DeploymentController, DaemonSetController, JobController)
 
 
 def complete_job(resource: EmbeddedResource, obj: Obj) -> None:
