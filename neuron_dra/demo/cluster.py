@@ -57,7 +57,7 @@ class DemoNode:
     def __init__(self, spec: NodeSpec, folder: Path, api_url: str, timing: DemoTiming) -> None:
         self.spec = spec
         self._api_url = api_url
-        self._host, self._registry = folder / "host", folder / "r"
+        self.host, self._registry = folder / "host", folder / "r"
         self._plugins, self.cdi = folder / "p", folder / "cdi"
         self._kubelet = ScriptedKubelet(self._registry, node_name=spec.name, api_url=api_url)
         self.agent = ScriptedNode(
@@ -79,7 +79,7 @@ class DemoNode:
     async def start(self) -> None:
         """Write the hardware's files, start the kubelet and then the plugin."""
         simulated_node.write(
-            self._host,
+            self.host,
             self.spec.instance_type,
             node_id=self.spec.ultraserver_node,
             server_id=self.spec.server_id,
@@ -102,13 +102,13 @@ class DemoNode:
     def _flags(self) -> dict[str, object]:
         return {
             "--node-name": self.spec.name,
-            "--host-root": self._host,
+            "--host-root": self.host,
             "--kube-api-server": self._api_url,
             "--kubelet-registrar-directory-path": self._registry,
             "--kubelet-plugins-directory-path": self._plugins,
             "--kubelet-device-plugins-directory-path": self._plugins,
             "--cdi-root": self.cdi,
-            "--boot-id-file": self._host / "proc/sys/kernel/random/boot_id",
+            "--boot-id-file": self.host / "proc/sys/kernel/random/boot_id",
             "--healthcheck-port": 0,
             "--kubelet-pod-resources-socket": self._pods_socket,
             "--metrics-bind-address": self.metrics,

@@ -52,6 +52,8 @@ def apply(api: EmbeddedApi) -> None:
     for item in _manifests():
         if item["kind"] == "Deployment":
             item = {**item, "spec": {**item["spec"], "replicas": 1}}  # the demo runs one process of the controller
+        if item["kind"] == "CustomResourceDefinition":
+            api.publish_schema(item)
         api.apply(item)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import shlex
 import shutil
 import signal
@@ -29,17 +28,22 @@ WAITS: Final = "seventeen"
 def run(*, keep: bool, view: DemoScreen | None = None, timing: DemoTiming = DEFAULT_TIMING) -> int:
     """Run the demo and return 0. Raises NeuronDraError if a step does not happen as expected.
 
-    With `keep`, the cluster then runs until SIGINT or SIGTERM, and the folder with logs and CDI files is not deleted.
+    With `keep`, the cluster then runs until SIGINT or SIGTERM, and if a step fails, the logs stay.
     """
     view = view or DemoScreen()
     folder = cluster.temporary_folder()
     try:
         asyncio.run(_show(folder, view, timing, keep=keep))
-    finally:
+    except DemoError:
         if keep:
-            view.line(f"The demo's files are in {folder}.", "dim")
+            view.line(f"The logs of the programs are in {folder}.", "dim")
         else:
             shutil.rmtree(folder, ignore_errors=True)
+        raise
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    shutil.rmtree(folder, ignore_errors=True)
     return 0
 
 
@@ -67,23 +71,22 @@ async def _ended(task: asyncio.Task[None]) -> None:
     await asyncio.gather(task, return_exceptions=True)
 
 
-def exports(kubeconfig: Path, search_path: str) -> str:
-    """Return the shell's line that the commands need; `search_path` is PATH, where `neuron-dra` may be missing."""
-    line = f"export KUBECONFIG={shlex.quote(str(kubeconfig))}"
-    if shutil.which("neuron-dra", path=search_path):
-        return line
-    return f"{line} PATH={shlex.quote(str(Path(sys.executable).parent))}:$PATH"
+def exports(kubeconfig: Path) -> str:
+    """Return the shell's line that the commands need."""
+    programs = shlex.quote(str(Path(sys.executable).parent))
+    return f"export KUBECONFIG={shlex.quote(str(kubeconfig))} PATH={programs}:$PATH"
 
 
 async def stay(made: cluster.Cluster, folder: Path, view: DemoScreen) -> None:
     """Print how to look at the cluster, and return after SIGINT or SIGTERM."""
     for item in examples.with_count(examples.load("xl-trn2.yaml"), 17, WAITS):
         made.api.apply(item)
-    socket = next(iter(made.nodes.values())).socket
+    node = next(iter(made.nodes.values()))
     view.heading("The cluster runs until Ctrl-C. In another shell, try:")
-    view.line(exports(made.api.write_kubeconfig(folder / "kubeconfig"), os.environ.get("PATH", "")))
-    for words in ("status", "topology --fleet", f"why pod/{WAITS}", f"inspect --socket {socket}"):
+    view.line(exports(made.api.write_kubeconfig(folder / "kubeconfig")))
+    for words in ("status", "topology --fleet", f"why pod/{WAITS}", f"inspect --socket {node.socket}"):
         view.line(f"neuron-dra {words}")
+    view.line(f"neuron-dra fake-node --root {node.host} --break device:3  # then: neuron-dra why node/{node.spec.name}")
     page = session.of_cluster(KubeConfig(made.api.url), "default")
     async with page.served() as server:
         view.line(f"or open {opening.address(server.host, page.token)}")

@@ -410,6 +410,8 @@ def _key(item: Mapping[str, Any]) -> str:
 
 def _alike(have: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
     """Return True if two projections differ in nothing but their resourceVersion."""
+    if have.keys() != new.keys():  # a field such as the series of an Event is new, or gone
+        return False
     for key in new:
         if key == "metadata":
             is_same = {**have[key], "resourceVersion": ""} == {**new[key], "resourceVersion": ""}

@@ -510,3 +510,16 @@ async def test_change_outside_the_projection_is_silent(api: EmbeddedApi, client:
         api.patch("nodes", "a", {"metadata": {"labels": {"rack": "7"}}})
         await eventually(lambda: calls == [1])
         assert reflector.items["/a"]["value"] == "7"
+
+
+async def test_field_that_comes_and_goes_is_noticed(api: EmbeddedApi, client: KubeClient) -> None:
+    """An Event gets a series when it is repeated. The watch ended with KeyError, and the change was lost until then."""
+    changes: list[int] = []
+    reflector = Reflector(client, NODES, project=dict, on_change=lambda: changes.append(1))
+    async with running(reflector):
+        for spec in ({"unschedulable": True}, None):
+            before = len(changes)
+            api.patch("nodes", "a", {"spec": spec})
+            await eventually(lambda before=before: len(changes) > before)
+            assert reflector.items["/a"].get("spec") == spec
+        assert reflector.failures == 0

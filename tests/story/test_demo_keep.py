@@ -68,7 +68,7 @@ async def test_commands_work_until_a_signal(number: signal.Signals, folder: Path
         lines = [line.strip() for line in out.getvalue().splitlines()]
         exports = next(line for line in lines if line.startswith("export KUBECONFIG="))
         commands = [line for line in lines if line.startswith("neuron-dra ")]
-        assert [line.split()[1] for line in commands] == ["status", "topology", "why", "inspect"]
+        assert [line.split()[1] for line in commands] == ["status", "topology", "why", "inspect", "fake-node"]
         assert await shown(lines) == "a"
         if number is signal.SIGINT:
             done = {line.split()[1]: await run(exports, line) for line in commands}
@@ -77,6 +77,7 @@ async def test_commands_work_until_a_signal(number: signal.Signals, folder: Path
                 "topology": (0, False),
                 "why": (1, False),
                 "inspect": (0, False),
+                "fake-node": (0, False),
             }
             assert done["why"].stdout.startswith("pod default/seventeen waits for a node: request neurons wants 17")
             assert {each.stderr for each in done.values()} == {""}
@@ -87,11 +88,6 @@ async def test_commands_work_until_a_signal(number: signal.Signals, folder: Path
             await stays
 
 
-def test_exports_name_the_folder_of_a_command_that_is_not_found(tmp_path: Path) -> None:
-    programs = tmp_path / "bin"
-    programs.mkdir()
-    (programs / "neuron-dra").touch(mode=0o755)
-    kubeconfig = Path("/tmp/a b/kubeconfig")
+def test_exports_name_kubeconfig_and_programs() -> None:
     here = Path(sys.executable).parent
-    assert main.exports(kubeconfig, str(programs)) == "export KUBECONFIG='/tmp/a b/kubeconfig'"
-    assert main.exports(kubeconfig, "") == f"export KUBECONFIG='/tmp/a b/kubeconfig' PATH={here}:$PATH"
+    assert main.exports(Path("/tmp/a b/kubeconfig")) == f"export KUBECONFIG='/tmp/a b/kubeconfig' PATH={here}:$PATH"

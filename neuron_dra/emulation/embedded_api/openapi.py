@@ -1,6 +1,6 @@
 """The part of /openapi/v3 from which kubectl learns that the server checks the fields of what it applies.
 
-Only kinds with a CRD have a schema in it: their fields, without types. `kubectl explain` does not work here.
+Only kinds with a CRD have a schema in it: that of the CRD if the server was given it, else their fields, without types.
 """
 
 from __future__ import annotations
@@ -27,15 +27,21 @@ class PublishedSchemas:
 
     - `fields`: by plural and group, their paths; `dropped`: by plural, those that the server does not have.
     - `enums`: by plural and path, the values that the server accepts.
+    - `whole`: by plural with group and version, the schemas of CRDs, which `kubectl explain` prints.
     """
 
     dropped: Mapping[str, set[str]]
     fields: dict[str, Sequence[str]] = field(default_factory=dict)
     enums: dict[str, dict[str, list[str]]] = field(default_factory=dict)
+    whole: dict[tuple[str, str], Obj] = field(default_factory=dict)
 
     def of(self, resource: EmbeddedResource, version: str) -> Obj | None:
         """Return the schema of a kind; None without a CRD."""
-        paths = self.fields.get(f"{resource.plural}.{resource.group}")
+        named = {"group": resource.group, "version": version, "kind": resource.kind}
+        name = f"{resource.plural}.{resource.group}"
+        if (name, version) in self.whole:
+            return {**self.whole[name, version], "x-kubernetes-group-version-kind": [named]}
+        paths = self.fields.get(name)
         if paths is None:
             return None
         dropped = {path.replace("[*]", "[]") for path in self.dropped.get(resource.plural, ())}
@@ -44,7 +50,6 @@ class PublishedSchemas:
         for path in sorted(paths):
             if not any(path == each or path.startswith((f"{each}.", f"{each}[]")) for each in dropped):
                 _add(schema, path.split("."), self.enums.get(resource.plural, {}).get(path))
-        named = {"group": resource.group, "version": version, "kind": resource.kind}
         return {**schema, "x-kubernetes-group-version-kind": [named]}
 
 

@@ -185,6 +185,12 @@ class EmbeddedApi:
         )
         self._schemas.fields.update(openapi.crd_fields())
 
+    def publish_schema(self, definition: Obj) -> None:
+        """Publish the schemas of a CustomResourceDefinition, whose kind is served already."""
+        for version in definition["spec"]["versions"]:
+            schema = version["schema"]["openAPIV3Schema"]
+            self._schemas.whole[definition["metadata"]["name"], version["name"]] = schema
+
     # Objects
 
     def create(self, obj: Obj) -> Obj:
