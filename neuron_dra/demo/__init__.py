@@ -1,8 +1,8 @@
 """`neuron-dra demo`: pods get devices on simulated nodes, without a cluster and without root.
 
 Real are the plugin, one process per node, its sockets, slices, checkpoints and CDI files, and the UltraServer
-controller. Simulated are the hardware (files), the API server (embedded), the kubelets (scripted) and the scheduler
-(`neuron_dra.simulate`).
+controller. Simulated are the hardware (files), the API server with its controllers (embedded), the kubelets (scripted)
+and the scheduler (`neuron_dra.simulate`).
 """
 
 from __future__ import annotations

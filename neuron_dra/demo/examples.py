@@ -1,7 +1,7 @@
 """The examples of AWS's documents, from deploy/examples.
 
-LeaderWorkerSets and Deployments need controllers that the demo does not have, so their pods are made from the templates
-here: all pods of a Deployment, and the first group of a LeaderWorkerSet.
+Nothing runs LeaderWorkerSets in the demo, and the pods of a Deployment have random names. So the pods of both are made
+from the templates here: all pods of a Deployment, and the first group of a LeaderWorkerSet.
 """
 
 from __future__ import annotations

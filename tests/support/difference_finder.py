@@ -45,6 +45,7 @@ NEUTRAL: Final = object()
 REAL: Final[Mapping[str, Any]] = {
     "EmbeddedApi.port": NEUTRAL,
     "EmbeddedApi.controllers": True,
+    "EmbeddedApi.workloads": True,
     "EmbeddedApi.seed": NEUTRAL,
     "EmbeddedApi.now": inspect.signature(EmbeddedApi).parameters["now"].default,
     "EmbeddedApi.tls": "its certificate",
@@ -64,8 +65,10 @@ REAL: Final[Mapping[str, Any]] = {
     "Script.retries_registration": True,
     "ScriptedNode.host_root": NEUTRAL,
     "ScriptedNode.retry_s": 90.0,
+    "ScriptedNode.ends_programs": True,
     "CdiRuntime.host_root": NEUTRAL,
     "PodScheduler.name": "default-scheduler",
+    "PodScheduler.posts_events": True,
     "PodResources.lists_claims": True,
     "PodResources.error": None,
     "PodResources.body": None,

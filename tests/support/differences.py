@@ -279,6 +279,24 @@ ROWS: Final[Mapping[str, Row]] = {
         "statistics",
     ),
     **_rows("ScriptedNode", "a pod that failed would be tried again after 90 s", "the fleet's kubelets", "retry_s"),
+    **_rows(
+        "EmbeddedApi",
+        "tests create the pods of Deployments and Jobs, so that each has the name and the time that they need",
+        "tests/contract/test_emulated_workloads.py, and the demo",
+        "workloads",
+    ),
+    **_rows(
+        "ScriptedNode",
+        "tests end the containers, or let them run",
+        "tests/unit/test_simulated_programs.py, and the demo",
+        "ends_programs",
+    ),
+    **_rows(
+        "PodScheduler",
+        "its Events would be requests beside those that the laws of the fleet count",
+        "tests/contract/test_emulated_scheduler.py, and the demo",
+        "posts_events",
+    ),
     **_rows("EmbeddedApi", "requests need no certificates", "tests/contract/test_connections.py", "tls"),
     **_rows(
         "PodScheduler",
