@@ -23,7 +23,7 @@ class KubeConfig:
     """An API server's URL and the credentials for it.
 
     `token` is called before each request, because service account tokens are rotated on disk. If `credentials` is set,
-    it replaces `token` and `tls`. `namespace` is that of the kubeconfig's context, empty if it has none.
+    it replaces `token` and `tls`. `namespace` and `cluster` are those of the kubeconfig's context, or empty.
     """
 
     url: str
@@ -31,6 +31,7 @@ class KubeConfig:
     tls: ssl.SSLContext | None = None
     credentials: Credentials | None = None
     namespace: str = ""
+    cluster: str = ""
 
     @property
     def proof(self) -> Proof:
@@ -132,7 +133,7 @@ def from_kubeconfig(
         return _proof(new_login, where)
 
     credentials = Credentials(_proof(login, where), read_again, timing=timing)
-    return KubeConfig(login.url, credentials=credentials, namespace=login.namespace)
+    return KubeConfig(login.url, credentials=credentials, namespace=login.namespace, cluster=login.cluster)
 
 
 def _proof(login: kubeconfig.Login, where: str) -> Proof:

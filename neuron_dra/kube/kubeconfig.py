@@ -38,6 +38,7 @@ class Login:
     expires: float = 0.0
     files: tuple[str, ...] = ()
     namespace: str = ""
+    cluster: str = ""
 
 
 def read(paths: str, context: str = "") -> Login:
@@ -119,13 +120,14 @@ def _load(paths: str, context: str) -> Login:
         bearer=bearer,
         expires=min((end for end in ends if end), default=0.0),
         files=(*own_files, *_named_files(loader)),
-        namespace=_namespace(loader),
+        namespace=_of_context(loader, "namespace"),
+        cluster=_of_context(loader, "cluster"),
     )
 
 
-def _namespace(loader: Any) -> str:
-    """Return the namespace of the context in use, empty if it names none."""
-    return str(loader._current_context["context"].safe_get("namespace") or "")
+def _of_context(loader: Any, field: str) -> str:
+    """Return what the context in use names in a field, empty if it names nothing."""
+    return str(loader._current_context["context"].safe_get(field) or "")
 
 
 def _named_files(loader: Any) -> list[str]:

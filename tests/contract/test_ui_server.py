@@ -139,7 +139,7 @@ class Failing(Session):
 
 
 async def test_a_page_is_told_that_it_stands_still() -> None:
-    made = Failing("cluster.json")
+    made = Failing({"name": "cluster.json"})
     async with made.served() as server, asyncio.timeout(60):
         assert (await connection((made, server), "failed"))["text"] == "KeyError: 'metadata'"
 

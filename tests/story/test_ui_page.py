@@ -62,6 +62,7 @@ VIEWS = {
     "#waiting": "request neurons wants 17 devices of one node, and the largest node has 16 that match",
     "#workloads": "ml/llm-1",
     "#faults": "vertical links down",
+    "#nodes": "free, but for 1 unhealthy",
     "#node/trn2-10": "groups of 4 free: 8-11, 12-15",
     "#node/trn2-11": "neuron.aws.com/unhealthy",
     "#server/trn2u-ultraserver-3": "vertical: trn2u-12 – trn2u-13, down",
@@ -70,6 +71,7 @@ VIEWS = {
     "#search/llm": "5 things found",
 }
 
+LISTS = ("#fleet", "#holders", "#waiting", "#workloads", "#faults", "#nodes")
 DEMO = {
     "#fleet": "16 of 16",
     "#node/trn2-a": "4 x 4 torus",
@@ -77,7 +79,7 @@ DEMO = {
     "#waiting": "request neurons wants 17 devices of one node",
     "#holders": "No claim holds Neuron devices.",
     "#workloads": "There is no NeuronUltraServerWorkload.",
-    "#faults": "Nothing is wrong with nodes and UltraServers.",
+    "#faults": "Nothing is wrong with nodes, UltraServers and pods.",
 }
 
 
@@ -123,6 +125,50 @@ async def test_the_fleet_is_shown_at_every_size(browser: Browser, servers: int, 
         await page.page.get_by_role("button", name=size).click()
         frames = await page.page.evaluate(PAN)
         (PICTURES / f"frames-{number}-{scheme}-{size}.json").write_text(json.dumps(frames))
+
+
+@browser_test
+async def test_the_first_screen_shows_what_matters_first(browser: Browser) -> None:
+    """Capacity in its own unit, what waits with its cause and age, faults, and then the map."""
+    made = session.of_file(small.cluster(shown_fleet.mixed(16, 36)), "production.json", "2026-01-02T03:04:05+00:00")
+    async with made.served() as server:
+        page = await opened(browser, server.host, opening.address(server.host, made.token), timezone_id="UTC")
+        await page.text("request neurons wants 17 devices")
+        shown_text = " ".join((await page.page.locator("main").inner_text()).split())
+        for words in (
+            "production.json data of 2 Jan 2026, 03:04",
+            "382 of 576 devices free 112 held, 2 unhealthy",
+            "39 of 64 UltraServer nodes free 5 UltraServers, 6 pairs and 7 nodes 5 held, 20 nodes reserved",
+            "3 waiting 3 pods",
+            "7 faults",
+            "ml/waits-0 and 1 other pod like it, for",
+            "request neurons wants 17 devices of one node, and the largest node has 16 that match",
+            "vertical links down: UltraServers trn2u-ultraserver-3, trn2u-ultraserver-8",
+        ):
+            assert words in shown_text
+        order = "[...document.querySelectorAll('.headline, .figures, ol.waiting, main ul.faults, .map')]"
+        tops = await page.page.evaluate(f"{order}.map((each) => each.getBoundingClientRect().top)")
+        assert tops == sorted(tops)
+        assert len(tops) == 5
+
+
+@browser_test
+async def test_lists_are_sorted_filtered_and_counted(browser: Browser) -> None:
+    made = session.of_file(small.cluster(shown_fleet.mixed(0, 150)), "cluster.json")
+    async with made.served() as server:
+        page = await opened(browser, server.host, opening.address(server.host, made.token))
+        await page.view("#nodes")
+        await page.text("the first 100 of 150 nodes")
+        names = page.page.locator("tbody th")
+        assert (await names.all_inner_texts())[9:11] == ["trn2-9", "trn2-10"]
+        await page.page.get_by_role("button", name="Node").click()
+        assert (await names.all_inner_texts())[:2] == ["trn2-149", "trn2-148"]
+        await page.page.get_by_role("button", name="show more").click()
+        await page.text("150 nodes")
+        assert await names.count() == 150
+        await page.page.get_by_label("Filter: nodes").fill("cordoned")
+        await page.text("9 nodes of 150")
+        assert (await names.all_inner_texts())[:2] == ["trn2-135", "trn2-119"]
 
 
 @browser_test
@@ -313,7 +359,7 @@ async def test_hostile_names_are_text_and_nothing_of_them_runs(browser: Browser)
     async with made.served() as server:
         page = await opened(browser, server.host, opening.address(server.host, made.token), viewport=PHONE)
         seen = 0
-        for view in ("#fleet", "#holders", "#waiting", "#workloads", "#faults", "#search/n", f"#search/{HTML}"):
+        for view in (*LISTS, "#search/n", f"#search/{HTML}"):
             await page.view(view)
             await page.picture(f"hostile-{view[1:7]}")
             assert await page.page.evaluate(STRAY) == []

@@ -5,9 +5,12 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import datetime
 import gc
 import io
+import os
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
@@ -144,6 +147,17 @@ def reader(args: argparse.Namespace, jobs: Sequence[tuple[str, str]] = ()) -> Ca
         return _given(cluster_snapshot, args), namespace
 
     return read
+
+
+def taken(file: str) -> str:
+    """Return the time of what is read: now for a cluster, else when the file was written; empty for standard input."""
+    seconds = time.time()
+    if file:
+        try:
+            seconds = os.stat(file).st_mtime
+        except OSError:
+            return ""
+    return datetime.datetime.fromtimestamp(seconds, datetime.UTC).isoformat(timespec="seconds")
 
 
 def _given(cluster_snapshot: Snapshot, args: argparse.Namespace) -> Snapshot:

@@ -271,20 +271,35 @@ def _servers(node_views: Sequence[NodeView], types: Mapping[str, dict[str, Any]]
     """Return how many UltraServers, pairs and single nodes of each type are free."""
     lines: list[str] = []
     for kind, nodes in _by_type(node_views):
-        if types[kind]["free"] is not None and any(node.ultraserver for node in nodes):
-            whole, pairs, single = capacity.servers(nodes)
-            parts = [(whole, "UltraServer"), (pairs, "pair"), (single, "node")]
+        free = free_servers(nodes, types[kind])
+        if free:
+            parts = list(zip(free, ("UltraServer", "pair", "node"), strict=True))
             text = " and ".join(", ".join(words.count(*part) for part in parts).rsplit(", ", 1))
             lines += terminal.wrapped(f"{kind}: {text} are free")
     return lines
 
 
+def free_servers(nodes: Sequence[NodeView], row: Mapping[str, Any]) -> tuple[int, ...]:
+    """Return how many UltraServers, pairs and single nodes of a type are free; none if it forms no UltraServers.
+
+    `row` is that of the type: none either if it is unknown what is free.
+    """
+    if row["free"] is None or not any(node.ultraserver for node in nodes):
+        return ()
+    return capacity.servers(nodes)
+
+
+def unit(nodes: Iterable[NodeView]) -> str:
+    """Return what the numbers of a type count: nodes that are published as a whole are not devices."""
+    is_whole = any(device.number is None for node in nodes for device in node.devices)
+    return "node" if is_whole else "device"
+
+
 def _amount(number: int | None, nodes: Sequence[NodeView]) -> str:
-    """Return a number with its unit: nodes that are published as a whole are not counted as devices."""
+    """Return a number with its unit."""
     if number is None:
         return "?"
-    is_whole = any(device.number is None for node in nodes for device in node.devices)
-    return words.count(number, "node" if is_whole else "device")
+    return words.count(number, unit(nodes))
 
 
 def _counts(node_views: Sequence[NodeView], types: Mapping[str, dict[str, Any]]) -> list[list[str]]:

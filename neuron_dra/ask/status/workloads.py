@@ -57,12 +57,12 @@ def waiting(world: World, namespace: str) -> list[WaitingWorkload]:
         workload = WorkloadView.of(raw_workload)
         workload_namespace = workload.metadata.namespace
         is_asked = workload_namespace == namespace if namespace else workload_namespace != NAMESPACE
-        if is_asked and (waiting_workload := _waiting(workload)) is not None:
+        if is_asked and (waiting_workload := wait(workload)) is not None:
             waiting_workloads.append(waiting_workload)
     return waiting_workloads
 
 
-def _waiting(workload: WorkloadView) -> WaitingWorkload | None:
+def wait(workload: WorkloadView) -> WaitingWorkload | None:
     """Return what a workload waits for; None if nothing is wrong with it."""
     name = f"{workload.metadata.namespace or 'default'}/{workload.metadata.name}"
     status = workload.status

@@ -132,7 +132,7 @@ def _rows(canvas: Canvas, tiles: Sequence[Tile], top: float, limit: float) -> fl
 
 
 def _columns(tile: Tile) -> int:
-    return min(tile.size, 2 if tile.framed and tile.size <= 4 else 4)
+    return picture.columns(tile.size) if tile.framed else 1
 
 
 def _tile(canvas: Canvas, tile: Tile, x: float, y: float, width: float, height: float) -> None:

@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
     if args.snapshot:
         found, _ = source.load(args)
         gc.enable()
-        made: Session = session.of_file(found, args.snapshot)
+        made: Session = session.of_file(found, args.snapshot, source.taken(args.snapshot))
     else:
         from neuron_dra.ask.read import cluster
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from neuron_dra.ask.status import stuck
 from neuron_dra.ask.status import text as status_text
 from neuron_dra.ask.ui import rows
 from neuron_dra.ask.ui.rows import Rows
@@ -22,6 +23,10 @@ Part = dict[tuple[str, str], Any]
 """The rows of one node or UltraServer, by section and key."""
 _KEPT: Final = ("nodes", "servers", "wrong", "holders", "shapes")
 """The sections with rows of nodes and UltraServers; the others are short, and replaced as a whole."""
+_CLAIMING: Final = {"Pod", "ResourceClaim"}
+"""Kinds that show whether a container sees the devices of its pod."""
+_EXPLAINING: Final = _CLAIMING | {"Event", "Node", "NeuronUltraServer", "NeuronUltraServerWorkload"}
+"""Kinds that show why a pod with a node does not start."""
 
 
 @dataclass(slots=True)
@@ -68,16 +73,20 @@ class KeptRows:
         patch = Patch()
         servers = faults.by_id(world)
         for name in sorted(touched.servers | {view.ultraserver for view in known if view.ultraserver}):
-            self._replace(patch, ("server", name), self._server(world, name, servers.get(name)))
+            self._replace(patch, ("server", name), self._server(world, name, servers.get(name), views))
         for name, view in views.items():
-            self._replace(patch, ("node", name), self._node(view, missing))
+            self._replace(patch, ("node", name), self._node(world, view, missing))
             self._keep(name, view)
+        if touched.is_whole or touched.kinds & _CLAIMING:
+            self._replace(patch, ("pods", ""), _wrong(stuck.without_devices(world, "")))
         patch.sections["facts"] = rows.facts(world, is_empty=not self._views)
         if known or touched.is_whole:
             self._count_types({view.type for view in known}, missing)
             patch.sections["types"] = dict(sorted(self._type_rows.items()))
         if touched.is_whole or "Pod" in touched.kinds:
             patch.sections["waiting"] = rows.waiting(fleet.waiting(world))
+        if touched.is_whole or touched.kinds & _EXPLAINING:
+            patch.sections["stuck"] = rows.stuck_pods(world)
         if touched.is_whole or touched.kinds & {"NeuronUltraServer", "NeuronUltraServerWorkload"}:
             patch.sections["workloads"] = rows.workloads(world)
         return patch
@@ -96,11 +105,13 @@ class KeptRows:
         for name in names:
             members = list(self._types[name].values())
             if members:
-                self._type_rows[name] = status_text.of_type(name, members, missing, self._layouts)
+                row = status_text.of_type(name, members, missing, self._layouts)
+                servers = status_text.free_servers(members, row)
+                self._type_rows[name] = {**row, "unit": status_text.unit(members), "freeServers": servers}
             else:
                 self._type_rows.pop(name, None)
 
-    def _node(self, view: NodeView | None, missing: Mapping[str, str]) -> Part:
+    def _node(self, world: World, view: NodeView | None, missing: Mapping[str, str]) -> Part:
         """Return the rows of a node; none if it has no Neuron devices any more."""
         if view is None:
             return {}
@@ -110,15 +121,15 @@ class KeptRows:
         found["shapes", rows.shape_key(made)] = rows.shape(made)
         for key, row in rows.holders_of([view]).items():
             found["holders", key] = row
-        return found | _wrong(faults.of_node(view, slices_seen="ResourceSlice" not in missing))
+        return found | _wrong(faults.all_of_node(world, view, slices_seen="ResourceSlice" not in missing))
 
-    def _server(self, world: World, name: str, item: Any) -> Part:
+    def _server(self, world: World, name: str, item: Any, views: Mapping[str, NodeView | None]) -> Part:
         """Return the rows of an UltraServer; none if no node publishes it any more."""
-        members = faults.members(world, name)
+        members = faults.members(world, name, views)
         if not members:
             return {}
         self.computed += 1
-        found: Part = {("servers", name): rows.server(members)}
+        found: Part = {("servers", name): rows.server(members, faults.missing(members, item))}
         return found | _wrong(faults.of_ultraserver(name, members, item))
 
     def _replace(self, patch: Patch, whose: tuple[str, str], new: Part) -> None:
@@ -137,5 +148,5 @@ class KeptRows:
 def _wrong(found: Iterable[FleetFault]) -> Part:
     made = {}
     for each in found:
-        made[("wrong", f"{each.kind}/{each.name}/{each.what}")] = status_text.fault_row(each)
+        made[("wrong", f"{each.kind}/{each.name}/{each.what}/{each.detail}")] = status_text.fault_row(each)
     return made

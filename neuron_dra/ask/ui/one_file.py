@@ -15,6 +15,7 @@ from neuron_dra.ask.read.snapshot import Snapshot
 from neuron_dra.ask.ui.board import Board
 from neuron_dra.ask.ui.rows import Rows
 from neuron_dra.ask.ui.table import Table, encoded
+from neuron_dra.ask.world import faults
 
 ANSWERED: Final = 1000
 """Objects about which the file has the answer of `why`: what waits first, then what is faulty."""
@@ -22,11 +23,14 @@ _IMPORT: Final = re.compile(r'^import .*? from "\./(\w+\.js)";\n', re.MULTILINE)
 _EXPORT: Final = re.compile(r"^export ", re.MULTILINE)
 
 
-def page(snapshot: Snapshot, name: str, files: Mapping[str, bytes], start: str = "") -> str:
-    """Return the page of a snapshot; `files` are those of the page, `start` is the link of the first view."""
+def page(snapshot: Snapshot, name: str, files: Mapping[str, bytes], start: str = "", written: str = "") -> str:
+    """Return the page of a snapshot; `files` are those of the page, `start` is the link of the first view.
+
+    `written` is the time of the snapshot, empty if it is unknown.
+    """
     board, table = Board(), Table()
     rows = board.show(snapshot)
-    table.put({**rows, "source": {"name": name}, "connection": {"": {"state": "file", "text": ""}}})
+    table.put({**rows, "source": {"name": name, "written": written}, "connection": {"": {"state": "file", "text": ""}}})
     about = {}
     for kind, namespace, thing in itertools.islice(_asked(rows), ANSWERED):
         about[f"{kind}/{namespace}/{thing}"] = board.about(kind, namespace, thing)
@@ -38,11 +42,14 @@ def _asked(rows: Rows) -> Iterator[tuple[str, str, str]]:
     """Yield kind, namespace and name of what the answers are about, the most important first."""
     for row in rows["waiting"].values():
         yield "Pod", row["namespace"], row["pods"][0]
+    for row in rows["stuck"].values():
+        yield "Pod", row["namespace"], row["pod"]
     for row in rows["workloads"].values():
         yield "NeuronUltraServerWorkload", row["namespace"], row["name"]
-    faulty = {row["name"]: row["kind"] for row in rows["wrong"].values()}
+    kinds = {faults.NODE: "Node", faults.ULTRASERVER: "NeuronUltraServer"}
+    faulty = {row["name"]: kinds[row["kind"]] for row in rows["wrong"].values() if row["kind"] in kinds}
     for name, kind in faulty.items():
-        yield ("Node" if kind == "node" else "NeuronUltraServer"), "", name
+        yield kind, "", name
     for name in rows["nodes"]:
         if name not in faulty:
             yield "Node", "", name

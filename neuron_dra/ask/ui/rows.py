@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
-from neuron_dra.ask.read.views import WorkloadView
-from neuron_dra.ask.status import holders
+from neuron_dra.ask.read.views import UltraServerView, WorkloadView
+from neuron_dra.ask.status import holders, stuck
 from neuron_dra.ask.status import text as status_text
+from neuron_dra.ask.status import workloads as workload_status
 from neuron_dra.ask.world import fleet, picture, states, unseen
 from neuron_dra.ask.world.fleet import NodeView
 from neuron_dra.ask.world.picture import Legend, Picture
@@ -33,7 +34,8 @@ def facts(world: World, *, is_empty: bool) -> dict[str, Any]:
             empty = "unknown: the nodes could not be read"
         else:
             empty = f"no Neuron nodes: {fleet.NONE}"
-    return {NOTE: unseen.note(world.snapshot), EMPTY: empty, "version": world.snapshot.version}
+    missing = sorted(unseen.kinds(world.snapshot))
+    return {NOTE: unseen.note(world.snapshot), EMPTY: empty, "missing": missing, "version": world.snapshot.version}
 
 
 def shape_key(made: Picture) -> str:
@@ -71,13 +73,17 @@ def node(made: Picture, missing: Collection[str]) -> dict[str, Any]:
     }
 
 
-def server(members: Sequence[NodeView]) -> dict[str, Any]:
-    """Return an UltraServer: its nodes with their places, and the links between them."""
-    is_square = picture.square(members)
+def server(members: Sequence[NodeView], missing: Mapping[int, str]) -> dict[str, Any]:
+    """Return an UltraServer: its nodes with their places, those that it lacks, and the links between the nodes."""
+    # Two nodes with one position, which only a wrong label makes, would cover each other.
+    is_square = picture.square(members) and len({member.position for member in members}) == len(members)
+    columns = picture.columns(len(members) + len(missing))
+    named = [(member.position, member.name) for member in members]
     nodes = []
-    for number, member in enumerate(members):
-        x, y = picture.PLACES[member.position] if is_square else (number, 0)
-        nodes.append({"name": member.name, "x": x, "y": y})
+    for number, (position, name) in enumerate(sorted([*named, *missing.items()])):
+        x, y = picture.PLACES[position] if is_square else (number % columns, number // columns)
+        is_missing = position in missing and (position, name) not in named
+        nodes.append({"name": name, "position": position, "x": x, "y": y, "missing": is_missing})
     links = []
     for way, pairs in picture.PAIRS.items() if is_square else ():
         for pair in pairs:
@@ -118,12 +124,25 @@ def waiting(pods: Sequence[Wire]) -> dict[str, Any]:
     return found
 
 
+def stuck_pods(world: World) -> dict[str, Any]:
+    """Return the pods that have a node and do not start or end there, with the reason."""
+    found = {}
+    for pod in stuck.stuck(world, ""):
+        namespace, _, name = pod.name.partition("/")
+        item = world.snapshot.get("Pod", name, namespace) or {}
+        since = str((item.get("metadata") or {}).get("creationTimestamp") or "")
+        found[pod.name] = {"namespace": namespace, "pod": name, "node": pod.node, "text": pod.text, "since": since}
+    return found
+
+
 def workloads(world: World) -> dict[str, Any]:
     """Return the UltraServer workloads: their state, ranks and conditions."""
-    slots: dict[str, list[Allocation]] = {}
+    slots: dict[str, list[tuple[str, Allocation]]] = {}
     for server in world.snapshot.all("NeuronUltraServer"):
+        view = UltraServerView.of(server)
+        name = view.status.ultraserver_id or view.metadata.name
         for slot in ultraserver.decode_allocations(server):
-            slots.setdefault(slot.workload, []).append(slot)
+            slots.setdefault(slot.workload, []).append((name, slot))
     found = {}
     for item in world.snapshot.all("NeuronUltraServerWorkload"):
         workload = WorkloadView.of(item)
@@ -135,11 +154,11 @@ def workloads(world: World) -> dict[str, Any]:
     return found
 
 
-def _workload(workload: WorkloadView, item: Wire, slots: Sequence[Allocation]) -> dict[str, Any]:
+def _workload(workload: WorkloadView, item: Wire, slots: Sequence[tuple[str, Allocation]]) -> dict[str, Any]:
     spec, status = workload.spec, workload.status
-    ready = status.condition("Ready")
+    wait = workload_status.wait(workload)
     ranks = []
-    for slot in slots:
+    for _, slot in slots:
         for node in slot.nodes:
             ranks.append((slot.rank(node), node, slot.phase.value))
     conditions = []
@@ -149,9 +168,13 @@ def _workload(workload: WorkloadView, item: Wire, slots: Sequence[Allocation]) -
         "namespace": workload.metadata.namespace or "default",
         "name": workload.metadata.name,
         "state": status.state or "not handled yet",
-        "waits": ready is None or ready.status != "True",
+        "waits": wait is not None,
+        "reason": wait.reason if wait is not None else "",
         "type": spec.instance_type,
-        "size": f"{spec.server_count} x {spec.topology_size}",
+        "wanted": spec.server_count,
+        "each": spec.topology_size,
+        "groups": len(slots),
+        "servers": sorted({name for name, _ in slots}),
         "since": str(item["metadata"].get("creationTimestamp") or ""),
         "ranks": sorted(ranks),
         "conditions": conditions,

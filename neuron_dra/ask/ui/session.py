@@ -32,7 +32,7 @@ NOT_READ: Final = {"state": "reading", "text": "reading the cluster"}
 class Session(ABC):
     """Serves pages while `served()` is entered; what it shows comes from `run`, in a task beside it."""
 
-    def __init__(self, name: str, timing: UiTiming = DEFAULT_TIMING) -> None:
+    def __init__(self, source: Mapping[str, str], timing: UiTiming = DEFAULT_TIMING) -> None:
         self.token = server.secret()
         self.ticket = server.secret()
         self._timing = timing
@@ -40,7 +40,7 @@ class Session(ABC):
         self._table = Table()
         self._published = Changed()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="world")
-        self._table.put({"source": {"name": name}, "connection": {"": NOT_READ}})
+        self._table.put({"source": source, "connection": {"": NOT_READ}})
 
     @abstractmethod
     async def run(self) -> None:
@@ -81,8 +81,8 @@ class Session(ABC):
 class FileSession(Session):
     """Shows a snapshot that was read from a file."""
 
-    def __init__(self, snapshot: Snapshot, name: str, timing: UiTiming = DEFAULT_TIMING) -> None:
-        super().__init__(name, timing)
+    def __init__(self, snapshot: Snapshot, name: str, timing: UiTiming = DEFAULT_TIMING, written: str = "") -> None:
+        super().__init__({"name": name, "written": written}, timing)
         self._snapshot = snapshot
 
     async def run(self) -> None:
@@ -95,7 +95,7 @@ class ClusterSession(Session):
     """Shows a cluster, as long as it is watched."""
 
     def __init__(self, kube: KubeConfig, namespace: str, timing: UiTiming, watched: WatchedTiming) -> None:
-        super().__init__(kube.url, timing)
+        super().__init__({"name": kube.cluster or kube.url, "url": kube.url}, timing)
         self._watched = watched
         self._kube = kube
         self._namespace = namespace
@@ -151,9 +151,9 @@ def _connection(watched: WatchedCluster) -> dict[str, str]:
     return {"state": "live", "text": ""}
 
 
-def of_file(snapshot: Snapshot, name: str) -> Session:
-    """Return the session of a file."""
-    return FileSession(snapshot, name)
+def of_file(snapshot: Snapshot, name: str, written: str = "") -> Session:
+    """Return the session of a file; `written` is the time when it was, empty if that is unknown."""
+    return FileSession(snapshot, name, written=written)
 
 
 def of_cluster(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from neuron_dra.ask.read import node_views
 from neuron_dra.ask.read.node_views import KubeletView
@@ -21,6 +22,7 @@ NODE = "node"
 ULTRASERVER = "UltraServer"
 LINKS = ("vertical", "horizontal")
 SILENT = "publishes nothing"
+_NO_VIEWS: Final[Mapping[str, NodeView | None]] = {}
 UNUSABLE = "its slices cannot be used"
 
 
@@ -43,18 +45,25 @@ def of_fleet(world: World, nodes: Sequence[NodeView]) -> list[FleetFault]:
         fleet_faults += of_ultraserver(name, group, servers.get(name))
     slices_seen = "ResourceSlice" not in unseen.kinds(world.snapshot)
     for node in nodes:
-        of_object = list(_of_object(world, node.name))
-        unusable = any(fault.what == UNUSABLE for fault in of_object)
-        of_devices = of_node(node, slices_seen=slices_seen)
-        fleet_faults += [fault for fault in of_devices if not (unusable and fault.what == SILENT)]
-        fleet_faults += of_object
+        fleet_faults += all_of_node(world, node, slices_seen=slices_seen)
     return fleet_faults
 
 
-def members(world: World, name: str) -> list[NodeView]:
-    """Return the nodes that publish an UltraServer's id, by their position."""
-    views = (fleet.view(world, node) for node in world.ultraservers.get(name, ()))
-    return sorted((member for member in views if member is not None), key=lambda member: member.position)
+def all_of_node(world: World, node: NodeView, *, slices_seen: bool = True) -> list[FleetFault]:
+    """Return what is wrong with a node: with its devices, its programs and its slices."""
+    of_object = list(_of_object(world, node.name))
+    of_devices = list(of_node(node, slices_seen=slices_seen))
+    if any(fault.what == UNUSABLE for fault in of_object):
+        # The slices are why it publishes nothing: one fault, not two.
+        of_devices = [fault for fault in of_devices if fault.what != SILENT]
+    return of_devices + of_object
+
+
+def members(world: World, name: str, views: Mapping[str, NodeView | None] = _NO_VIEWS) -> list[NodeView]:
+    """Return the nodes that publish an UltraServer's id, by their position; `views` are those that are made already."""
+    node_names = world.ultraservers.get(name, ())
+    node_views = [views[node] if node in views else fleet.view(world, node) for node in node_names]
+    return sorted((member for member in node_views if member is not None), key=lambda member: member.position)
 
 
 def by_id(world: World) -> Mapping[str, UltraServerView]:

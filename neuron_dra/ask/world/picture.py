@@ -200,6 +200,11 @@ def square(nodes: Sequence[NodeView]) -> bool:
     return spec is not None and spec.platform is Platform.ULTRASERVER and positions <= {0, 1, 2, 3} and len(nodes) > 1
 
 
+def columns(size: int) -> int:
+    """Return how many nodes of an UltraServer stand side by side."""
+    return min(size, 2 if size <= 4 else 4)
+
+
 PLACES: Final = {0: (0, 0), 1: (0, 1), 2: (1, 1), 3: (1, 0)}
 """The places of the nodes of a Trn2 UltraServer in the square."""
 PAIRS: Final = {"vertical": ((0, 1), (3, 2)), "horizontal": ((0, 3), (1, 2))}

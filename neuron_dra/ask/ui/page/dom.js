@@ -2,6 +2,7 @@
 // right-to-left letters in them do not reorder what is around.
 
 const SVG = "http://www.w3.org/2000/svg";
+const LONGEST = 1000; // characters of a text of the cluster: a tenant can write 32,000 into one
 const CONTROLS = /[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g;
 
 /** Return a text with its invisible marks of direction written out: one that is not closed would end an isolation. */
@@ -33,9 +34,11 @@ export function draw(tag, attributes = {}, ...children) {
   return filled(document.createElementNS(SVG, tag), attributes, children);
 }
 
-/** Return a name of a cluster, or another text of it, isolated from what is around. */
+/** Return a name of a cluster, or another text of it, isolated from what is around; a long one is cut, and says so. */
 export function name(text) {
-  return make("bdi", {}, String(text));
+  const whole = String(text);
+  const left = whole.length - LONGEST;
+  return make("bdi", {}, left > 0 ? `${whole.slice(0, LONGEST)} … ${count(left, "more character")}` : whole);
 }
 
 /** Return a text of a cluster, isolated from what is around, where there are no elements. */
@@ -43,13 +46,25 @@ export function isolated(text) {
   return `\u2068${plain(text)}\u2069`;
 }
 
-/** Put these children in place of all others, unless they look the same: focus and selection stay then. */
+/** Put these children in place of all others, unless they look the same. The focus stays where it was. */
 export function show(parent, ...children) {
   const next = document.createElement("div");
   next.append(...shownOf(children));
   if (sameMarkup(next, parent)) return false;
+  const focused = parent.contains(document.activeElement) ? keyOf(document.activeElement) : "";
   parent.replaceChildren(...next.childNodes);
+  if (focused) byKey(parent, focused)?.focus({ preventScroll: true });
   return true;
+}
+
+/** Return what stands for an element that has the focus, in another view of the same things: its link or its key. */
+export function keyOf(element) {
+  return element.getAttribute("href") ?? element.dataset.key ?? "";
+}
+
+/** Return the element with such a key, or undefined. */
+export function byKey(parent, key) {
+  return [...parent.querySelectorAll("a, button, [tabindex]")].find((each) => keyOf(each) === key);
 }
 
 function sameMarkup(one, other) {
@@ -58,6 +73,24 @@ function sameMarkup(one, other) {
     if (!one.childNodes[at].isEqualNode(other.childNodes[at])) return false;
   }
   return true;
+}
+
+const collator = new Intl.Collator("en", { numeric: true });
+
+/** Compare numbers, or names as a person counts: node-2 before node-10. */
+export function compare(one, other) {
+  if (typeof one === "number" && typeof other === "number") return one - other;
+  return collator.compare(one, other);
+}
+
+/** Return names in this order. */
+export function sorted(names) {
+  return [...names].sort(compare);
+}
+
+/** Return a number, or "?" if it is unknown. */
+export function shown(number) {
+  return number === null || number === undefined ? "?" : number.toLocaleString("en");
 }
 
 /** Return "1 node" or "2 nodes". */

@@ -1,27 +1,40 @@
-// The first view: types, what is wrong, and the map.
+// The first view: a headline, what waits, what is wrong, the types, and the map.
 
-import { count, make, name, show } from "./dom.js";
+import { count, make, name, show, shown } from "./dom.js";
 import { SIZES } from "./layout.js";
+import { table } from "./list.js";
 import { FleetMap } from "./map.js";
 import { link } from "./routes.js";
 import { STATES } from "./states.js";
+import { WaitingList, waitingItems, waitingNumbers } from "./waiting.js";
 
-const FAULTS = 4; // that are listed above the map
-
+const ITEMS = 3; // that wait and are listed above the map
+const FAULTS = 4;
+const NAMED = 6; // with one fault
 const LARGE = 1500; // nodes from which on each begins as one square
 
 export class FleetView {
   constructor(store) {
     this.store = store;
-    this.map = new FleetMap(store);
-    this.types = make("div", { class: "scrolls types" });
+    this.title = "Fleet";
+    this.heading = make("h1", {});
+    this.when = make("p", { class: "quiet" });
+    this.figures = make("ul", { class: "figures", "aria-label": "The fleet in numbers" });
+    this.waiting = new WaitingList(store, ITEMS, true);
+    this.noneWaits = make("p", { class: "quiet" });
     this.faults = make("ul", { class: "faults" });
+    this.types = make("div", {});
+    this.map = new FleetMap(store);
     this.legend = make("ul", { class: "legend", "aria-label": "Letters of the map" });
     this.sizes = make("fieldset", {}, make("legend", { class: "hidden" }, "Size of a node"), Object.keys(SIZES).map((size) => this.button(size)));
     this.bar = make("div", { class: "bar" }, this.legend, this.sizes);
     this.empty = make("p", { class: "empty" });
+    this.columns = make(
+      "div", { class: "columns" },
+      make("section", {}, make("h2", {}, "Waiting"), this.waiting.element, this.noneWaits),
+      make("section", {}, make("h2", {}, "Faults"), this.faults),
+    );
     this.chosen = false;
-    this.title = "Fleet";
   }
 
   button(size) {
@@ -38,22 +51,47 @@ export class FleetView {
   }
 
   open(main) {
-    main.replaceChildren(make("h1", { class: "hidden" }, "Fleet"), this.types, this.faults, this.empty, this.bar, this.map.element);
+    main.replaceChildren(make("div", { class: "headline" }, this.heading, this.when), this.figures, this.empty, this.columns, this.types, this.bar, this.map.element);
     this.update();
   }
 
+  /** Show the time of the data, which goes on although nothing changes. */
+  tick() {
+    const { seen } = this.store;
+    show(this.when, seen ? ["data of ", make("time", { datetime: seen.toISOString() }, timeOf(seen))] : "the time of the data is unknown");
+  }
+
   update() {
+    this.tick();
     const nodes = this.store.all("nodes");
     const isEmpty = nodes.size === 0;
+    show(this.heading, name(this.store.get("source", "name") ?? "Fleet"));
     this.empty.hidden = !isEmpty;
     show(this.empty, this.store.get("facts", "empty") ?? "");
     for (const each of [this.types, this.bar, this.map.element]) each.hidden = isEmpty;
-    show(this.types, typesTable(this.store));
-    show(this.faults, faultLines(this.store, FAULTS));
+    show(this.figures, figures(this.store));
+    this.showWaiting();
+    const faults = faultLines(this.store);
+    show(this.faults, faults.length ? faults : make("li", { class: "quiet" }, "nothing is wrong with what was read"));
+    show(this.types, table(HEADS, [...this.store.all("types").values()].map(typeRow)));
     show(this.legend, letters(nodes));
-    if (!this.chosen && nodes.size) this.choose(nodes.size > LARGE ? "small" : nodes.size > 24 ? "medium" : "large");
+    if (!this.chosen && nodes.size) this.choose(nodes.size > LARGE ? "small" : nodes.size > 40 ? "medium" : "large");
     this.map.update();
   }
+
+  showWaiting() {
+    const items = waitingItems(this.store);
+    const more = items.length - ITEMS;
+    this.waiting.put(items);
+    const none = waitingNumbers(this.store).pods === null ? "unknown whether pods wait" : "no pod and no workload waits";
+    show(this.noneWaits, items.length ? (more > 0 ? make("a", { href: link("waiting") }, `and ${shown(more)} more`) : "") : none);
+  }
+}
+
+/** Return a time of today, or with its date. */
+function timeOf(time) {
+  const isToday = time.toDateString() === new Date().toDateString();
+  return isToday ? time.toLocaleTimeString("en-GB") : time.toLocaleString("en-GB", { dateStyle: "medium", timeStyle: "short" });
 }
 
 function letters(nodes) {
@@ -61,28 +99,51 @@ function letters(nodes) {
   for (const row of nodes.values()) numbers.set(row.letter, (numbers.get(row.letter) ?? 0) + 1);
   return Object.entries(STATES)
     .filter(([letter]) => numbers.has(letter))
-    .map(([letter, [style, text]]) => make("li", {}, make("span", { class: `key ${style}` }, letter), `${text}: ${numbers.get(letter).toLocaleString("en")}`));
+    .map(([letter, [style, text]]) => make("li", {}, make("span", { class: `key ${style}` }, letter), `${text}: ${shown(numbers.get(letter))}`));
 }
 
-function typesTable(store) {
-  const heads = ["Type", "Nodes", "Devices free", "Free groups of 4", "of 8", "of 16", "Held", "Unhealthy", "Reserved nodes", "Problems"];
-  const rows = [...store.all("types").values()].map((row) => {
-    const problems = [[row.notReady, "not Ready"], [row.cordoned, "cordoned"], [row.silent, "silent"]];
-    const numbers = [shown(row.nodes), `${shown(row.free)} of ${shown(row.devices)}`, ...[4, 8, 16].map((size) => shown(row[`freeGroupsOf${size}`], row.free)), shown(row.held), shown(row.unhealthy), shown(row.reserved)];
-    const text = problems.filter(([number]) => number).map(([number, what]) => `${number} ${what}`).join(", ");
-    return make("tr", {}, make("th", { scope: "row" }, name(row.type || "unknown type")), numbers.map((each) => make("td", { class: "number" }, String(each))), make("td", {}, text));
+/** Return the figures of the headline: free devices, free nodes of UltraServers, what waits, and faults. */
+function figures(store) {
+  const types = [...store.all("types").values()];
+  const found = [["device", "devices free"], ["node", "UltraServer nodes free"]].map(([unit, label]) => {
+    const rows = types.filter((row) => row.unit === unit);
+    const number = (key) => rows.reduce((sum, row) => (sum === null || row[key] === null ? null : sum + row[key]), 0);
+    const others = ["held", "unhealthy"].filter((key) => number(key) !== 0).map((key) => `${shown(number(key))} ${key}`);
+    if (number("reserved")) others.push(`${count(number("reserved"), "node")} reserved`);
+    return rows.length ? figure(`${shown(number("free"))} of ${shown(number("devices"))}`, label, [serversText(rows), others.join(", ")]) : null;
   });
-  return make("table", {}, make("thead", {}, make("tr", {}, heads.map((each, at) => make("th", { scope: "col", class: at && at < 9 ? "number" : "" }, each)))), make("tbody", {}, rows));
+  const { pods, workloads, stuck } = waitingNumbers(store);
+  const all = pods === null || workloads === null ? null : pods + workloads + stuck;
+  const parts = [[pods, "pod"], [workloads, "workload"]].filter(([number]) => number).map(([number, noun]) => count(number, noun));
+  if (stuck) parts.push(`${count(stuck, "pod")} not started`);
+  const faults = store.all("wrong").size;
+  return [...found, figure(shown(all), make("a", { href: link("waiting") }, "waiting"), [parts.join(", ")]), figure(shown(faults), make("a", { href: link("faults") }, faults === 1 ? "fault" : "faults"), [], faults > 0)];
 }
 
-/** Return a number; "?" if it is unknown, "-" where there are no such groups. */
-function shown(number, free = number) {
-  if (number === null || number === undefined) return free === null || free === undefined ? "?" : "-";
-  return number.toLocaleString("en");
+function figure(number, label, details, isBad = false) {
+  return make("li", { class: isBad ? "bad" : "" }, make("strong", {}, number), " ", label, details.filter(Boolean).map((text) => make("p", { class: "quiet" }, text)));
 }
 
-/** Return a line for each fault; with `most`, a link to the others. */
-export function faultLines(store, most = Infinity) {
+/** Return how many UltraServers, pairs and nodes of the others are free. */
+function serversText(rows) {
+  const free = rows.filter((row) => row.freeServers.length).map((row) => row.freeServers);
+  if (!free.length) return "";
+  const [whole, pairs, single] = [0, 1, 2].map((at) => free.reduce((sum, each) => sum + each[at], 0));
+  return `${count(whole, "UltraServer")}, ${count(pairs, "pair")} and ${count(single, "node")}`;
+}
+
+const HEADS = ["Type", "Nodes", "Free", "Free groups", "Held", "Unhealthy", "Reserved nodes", "Problems"];
+
+function typeRow(row) {
+  const problems = [[row.notReady, "not Ready"], [row.cordoned, "cordoned"], [row.silent, "silent"]];
+  const groups = [4, 8, 16].filter((size) => row[`freeGroupsOf${size}`] !== null).map((size) => `${shown(row[`freeGroupsOf${size}`])} of ${size}`);
+  const free = row.free === null ? "?" : `${shown(row.free)} of ${count(row.devices, row.unit)}`;
+  const text = problems.filter(([number]) => number).map(([number, what]) => `${shown(number)} ${what}`).join(", ");
+  return [name(row.type || "unknown type"), shown(row.nodes), free, row.free === null ? "?" : serversText([row]) || groups.join(", ") || "-", shown(row.held), shown(row.unhealthy), shown(row.reserved), text || "none"];
+}
+
+/** Return a line for each kind of fault, and a link to the others. */
+function faultLines(store) {
   const groups = new Map();
   for (const each of store.all("wrong").values()) {
     const key = JSON.stringify([each.what, each.kind]);
@@ -90,17 +151,22 @@ export function faultLines(store, most = Infinity) {
     groups.get(key).push(each);
   }
   const found = [...groups.values()];
-  const lines = found.slice(0, most).map((same) => faultLine(same, most === Infinity ? same.length : 6));
-  const more = found.length - most;
-  if (more > 0) lines.push(make("li", {}, make("a", { href: link("faults") }, `and ${count(more, "more fault")}`)));
+  const lines = found.slice(0, FAULTS).map(faultLine);
+  const more = found.length - FAULTS;
+  if (more > 0) lines.push(make("li", {}, make("a", { href: link("faults") }, `and ${count(more, "more kind")} of fault`)));
   return lines;
 }
 
-function faultLine(same, most) {
+function faultLine(same) {
   const [{ kind, what, detail }] = same;
-  const view = kind === "node" ? "node" : "server";
-  const names = same.slice(0, most).map((each, at) => [at ? ", " : "", make("a", { href: link(view, each.name) }, name(each.name))]);
-  const more = same.length > most ? ` and ${same.length - most} more` : "";
+  const names = same.slice(0, NAMED).map((each, at) => [at ? ", " : "", linkOf(each)]);
+  const more = same.length > NAMED ? [" ", make("a", { href: link("faults") }, `and ${shown(same.length - NAMED)} more`)] : "";
   const details = same.length === 1 && detail ? [" (", name(detail), ")"] : "";
   return make("li", {}, make("span", { class: "key faulty" }, "!"), make("strong", {}, name(what)), `: ${kind}${same.length === 1 ? "" : "s"} `, names, more, details);
+}
+
+/** Return the link of what has a fault. */
+export function linkOf({ kind, name: thing }) {
+  const parts = { node: ["node", thing], pod: ["pod", ...thing.split("/")] }[kind] ?? ["server", thing];
+  return make("a", { href: link(...parts) }, name(thing));
 }

@@ -1,5 +1,7 @@
 // Where each node is on the map: UltraServers as blocks, the other nodes alone, by type and name. Nothing is drawn here.
 
+import { sorted } from "./dom.js";
+
 const GAP = 8;
 const MARGIN = 10;
 const HEADING = 26;
@@ -9,13 +11,6 @@ export const SIZES = {
   medium: { device: 7, head: 13, tile: 0, between: 5 },
   large: { device: 15, head: 20, tile: 0, between: 8 },
 };
-
-const collator = new Intl.Collator("en", { numeric: true });
-
-/** Return names as a person counts: node-2 before node-10. */
-export function sorted(names) {
-  return [...names].sort(collator.compare);
-}
 
 /** Return headings, blocks and tiles, from top to bottom, and the height of all. */
 export function arranged(store, size, width) {

@@ -1,54 +1,79 @@
-// A table of any number of rows, of which only those in sight exist.
+// Tables: each is stacked on a narrow screen, and a list can be sorted and filtered.
 
-import { make } from "./dom.js";
+import { compare, count, make, name, show } from "./dom.js";
 
-const HEIGHT = 32;
-const MORE = 10; // rows beyond each end, so that Tab and slow frames find them
+const PAGE = 100; // rows that are shown at a time
 
-export class LongTable {
-  /** `heads` are titles of columns; `cells` returns the cells of an item. */
-  constructor(label, style, heads, cells) {
-    this.style = style;
-    this.cells = cells;
+/** Return a table; `rows` are lists of cells, and the first cell of each is its heading. */
+export function table(heads, rows) {
+  const cells = (row) => row.map((cell, at) => make(at ? "td" : "th", { scope: at ? false : "row", "data-head": plainHead(heads[at]) }, cell));
+  return make("table", {}, make("thead", {}, make("tr", {}, heads.map(head))), make("tbody", {}, rows.map((row) => make("tr", {}, cells(row)))));
+}
+
+function head(each) {
+  return each instanceof Element ? each : make("th", { scope: "col" }, each);
+}
+
+function plainHead(each) {
+  return each instanceof Element ? each.dataset.head : each;
+}
+
+/** A field that filters what is below it while one types. */
+export function filterField(label, onInput) {
+  return make("input", { type: "search", class: "filter", "aria-label": label, placeholder: "Filter", autocomplete: "off", spellcheck: "false", dir: "auto", input: onInput });
+}
+
+export class List {
+  /** `columns` are [title, value, cell]: the value, a text or a number, sorts and filters; without a cell it is shown. */
+  constructor(label, noun, columns, by = 0, isDown = false) {
+    this.noun = noun;
+    this.columns = columns;
+    this.by = by;
+    this.isDown = isDown;
+    this.most = PAGE;
     this.items = [];
-    this.drawn = "";
-    this.rest = make("div", { class: "height" });
-    this.body = make("div", { role: "rowgroup" });
-    const head = make("div", { class: `row head ${style}`, role: "row", "aria-rowindex": "1" }, heads.map((each) => make("span", { role: "columnheader" }, each)));
-    this.element = make(
-      "div",
-      { class: "rows", role: "table", tabindex: "0", "aria-label": label, scroll: () => this.draw() },
-      this.rest, make("div", { role: "rowgroup", class: "heads" }, head), this.body,
-    );
-    new ResizeObserver(() => this.draw(true)).observe(this.element);
+    this.filter = filterField(`Filter: ${label}`, () => this.draw());
+    this.told = make("p", { class: "quiet", role: "status" });
+    this.body = make("div", {});
+    this.more = make("button", { type: "button", click: () => this.showMore() }, "show more");
+    this.element = make("section", { class: "list", "aria-label": label }, make("div", { class: "bar" }, this.filter, this.told), this.body, this.more);
+  }
+
+  showMore() {
+    this.most += PAGE;
+    this.draw();
   }
 
   /** Show these items. */
   put(items) {
     this.items = items;
-    this.element.setAttribute("aria-rowcount", String(items.length + 1));
-    this.rest.style.height = `${(items.length + 1) * HEIGHT}px`;
-    this.draw(true);
+    this.draw();
   }
 
-  draw(again = false) {
-    const first = Math.max(0, Math.floor(this.element.scrollTop / HEIGHT) - MORE);
-    const last = Math.min(this.items.length, first + Math.ceil(this.element.clientHeight / HEIGHT) + 2 * MORE);
-    const range = `${first}-${last}`;
-    if (!again && range === this.drawn) return;
-    this.drawn = range;
-    const focused = this.body.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
-    const rows = [];
-    for (let at = first; at < last; at += 1) rows.push(this.row(at));
-    this.body.replaceChildren(...rows);
-    if (focused) [...this.body.querySelectorAll("a")].find((each) => each.getAttribute("href") === focused)?.focus({ preventScroll: true });
+  sort(at) {
+    this.isDown = at === this.by && !this.isDown;
+    this.by = at;
+    this.draw();
   }
 
-  row(at) {
-    const cells = this.cells(this.items[at]).map((each) => make("span", { role: "cell" }, each));
-    const row = make("div", { class: `row ${this.style}`, role: "row", "aria-rowindex": String(at + 2) }, cells);
-    row.style.top = `${(at + 1) * HEIGHT}px`;
-    row.style.height = `${HEIGHT}px`;
-    return row;
+  draw() {
+    const words = this.filter.value.trim().toLowerCase();
+    const isFound = (item) => this.columns.some(([, value]) => String(value(item)).toLowerCase().includes(words));
+    const found = this.items.filter((item) => !words || isFound(item));
+    const [, value] = this.columns[this.by];
+    found.sort((one, other) => (this.isDown ? -1 : 1) * compare(value(one), value(other)));
+    const shown = found.slice(0, this.most);
+    const all = words ? `${count(found.length, this.noun)} of ${this.items.length.toLocaleString("en")}` : count(found.length, this.noun);
+    show(this.told, shown.length < found.length ? `the first ${shown.length.toLocaleString("en")} of ${all}` : all);
+    this.more.hidden = shown.length === found.length;
+    const cells = (item) => this.columns.map(([, text, cell]) => (cell ? cell(item) : name(text(item) || "-")));
+    show(this.body, table(this.columns.map(([title], at) => this.head(title, at)), shown.map(cells)));
+  }
+
+  head(title, at) {
+    const order = this.isDown ? "descending" : "ascending";
+    const isSorted = at === this.by;
+    const button = make("button", { type: "button", class: "sort", "data-key": title, click: () => this.sort(at) }, title, isSorted ? (this.isDown ? " ↓" : " ↑") : "");
+    return make("th", { scope: "col", "data-head": title, "aria-sort": isSorted ? order : false }, button);
   }
 }

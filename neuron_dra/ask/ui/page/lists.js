@@ -1,154 +1,135 @@
-// Views of many things: who holds what, what waits, faults, workloads, and what a search found.
+// Views of many things: what waits, faults, workloads, nodes, who holds what, and what a search found.
 
-import { answer } from "./answers.js";
-import { count, make, name, show } from "./dom.js";
-import { faultLines } from "./fleet.js";
-import { sorted } from "./layout.js";
-import { LongTable } from "./list.js";
-import { ago, change } from "./reports.js";
+import { count, make, name, show, shown, sorted } from "./dom.js";
+import { linkOf } from "./fleet.js";
+import { List, filterField } from "./list.js";
+import { age } from "./reports.js";
 import { link } from "./routes.js";
-import { who } from "./things.js";
+import { STATES } from "./states.js";
+import { groups, who } from "./things.js";
+import { WaitingList, waitingItems, waitingNumbers } from "./waiting.js";
 
-const PAGE = 50; // entries of a list that are shown at a time
+const PAGE_OF_WAITING = 50;
 
-export class HoldersView {
-  constructor(store) {
+/** A view with one list; `rows` returns what it lists, `none` what is to be said without any. */
+class ListView {
+  constructor(store, title, none, list, rows) {
     this.store = store;
-    this.title = "Holders";
-    this.heading = make("p", { class: "quiet" });
-    this.table = new LongTable("Who holds devices", "holds", ["Pod", "Node", "Devices", "Count"], (row) => [
-      who(row), make("a", { href: link("node", row.node) }, name(row.node)), name(row.devices), String(row.count),
-    ]);
+    this.title = title;
+    this.none = make("p", { class: "empty" });
+    this.noneText = none;
+    this.list = list;
+    this.rows = rows;
   }
 
   open(main) {
-    main.replaceChildren(make("h1", {}, "Who holds devices"), this.heading, this.table.element);
+    main.replaceChildren(make("h1", {}, this.title), this.none, this.list.element);
     this.update();
   }
 
   update() {
-    const rows = [...this.store.all("holders").values()].sort((one, other) => other.count - one.count);
-    const total = rows.reduce((sum, row) => sum + row.count, 0);
-    show(this.heading, rows.length ? `${count(rows.length, "claim")} with ${count(total, "device")}, those with the most first` : "No claim holds Neuron devices.");
-    this.table.put(rows);
+    const rows = this.rows();
+    show(this.none, rows.length ? "" : this.noneText);
+    this.list.element.hidden = rows.length === 0;
+    this.list.put(rows);
   }
+}
+
+const nodeLink = (node) => make("a", { href: link("node", node) }, name(node));
+
+export class HoldersView extends ListView {
+  constructor(store) {
+    const list = new List("who holds devices", "claim", [
+      ["Pod", (row) => row.pods.map((pod) => `${row.namespace}/${pod}`).join(", ") || `claim ${row.namespace}/${row.claim}`, who],
+      ["Node", (row) => row.node, (row) => nodeLink(row.node)],
+      ["Devices", (row) => row.devices],
+      ["Number", (row) => row.count, (row) => shown(row.count)],
+    ], 3, true);
+    super(store, "Who holds devices", "No claim holds Neuron devices.", list, () => [...store.all("holders").values()]);
+  }
+}
+
+export class FaultsView extends ListView {
+  constructor(store) {
+    const list = new List("faults", "fault", [
+      ["Fault", (row) => row.what, (row) => [make("span", { class: "key faulty" }, "!"), make("strong", {}, name(row.what))]],
+      ["Kind", (row) => row.kind],
+      ["Name", (row) => row.name, linkOf],
+      ["Detail", (row) => row.detail],
+    ]);
+    super(store, "Faults", "Nothing is wrong with nodes, UltraServers and pods.", list, () => [...store.all("wrong").values()]);
+  }
+}
+
+export class NodesView extends ListView {
+  constructor(store) {
+    const list = new List("nodes", "node", [
+      ["Node", ([node]) => node, ([node]) => nodeLink(node)],
+      ["State", ([, row]) => row.state, ([, row]) => [make("span", { class: `key ${STATES[row.letter][0]}` }, row.letter), name(row.state)]],
+      ["Type", ([, row]) => row.type || "unknown type"],
+      ["UltraServer", ([, row]) => row.server, ([, row]) => (row.server ? make("a", { href: link("server", row.server) }, name(row.server)) : "-")],
+      ["Free", ([, row]) => row.free, ([, row]) => shown(row.free)],
+      ["Held", ([, row]) => row.held, ([, row]) => shown(row.held)],
+      ["Unhealthy", ([, row]) => row.faulty, ([, row]) => shown(row.faulty)],
+    ]);
+    super(store, "Nodes", "There is no node with Neuron devices.", list, () => [...store.all("nodes")]);
+  }
+}
+
+export class WorkloadsView extends ListView {
+  constructor(store) {
+    const list = new List("UltraServer workloads", "workload", [
+      ["Workload", ([key]) => key, ([key, row]) => make("a", { href: link("workload", row.namespace, row.name) }, name(key))],
+      ["State", ([, row]) => row.state],
+      ["Groups", ([, row]) => row.groups, ([, row]) => `${shown(row.groups)} of ${groups(row)}`],
+      ["UltraServers", ([, row]) => row.servers.join(", "), ([, row]) => fewLinks("server", row.servers)],
+      ["Type", ([, row]) => row.type || "any type"],
+      ["Reason", ([, row]) => row.reason || "-"],
+      ["Age", ([, row]) => -Date.parse(row.since) || 0, ([, row]) => age(row.since) || "unknown"],
+    ]);
+    super(store, "UltraServer workloads", "There is no NeuronUltraServerWorkload.", list, () => [...store.all("workloads")]);
+  }
+}
+
+const LINKS = 6;
+
+/** Return links to some things, and how many more there are. */
+function fewLinks(view, names) {
+  if (!names.length) return "-";
+  const links = sorted(names).slice(0, LINKS).map((each, at) => [at ? ", " : "", make("a", { href: link(view, each) }, name(each))]);
+  return names.length > LINKS ? [links, ` and ${shown(names.length - LINKS)} more`] : links;
 }
 
 export class WaitingView {
   constructor(store) {
     this.store = store;
     this.title = "Waiting";
-    this.most = PAGE;
-    this.list = make("ol", { class: "waiting" });
-    this.seen = new Set();
+    this.filter = filterField("Filter: what waits", () => this.update());
+    this.list = new WaitingList(store, PAGE_OF_WAITING);
+    this.told = make("p", { class: "quiet", role: "status" });
     this.more = make("button", { type: "button", click: () => this.showMore() }, "show more");
-    this.none = make("p", { class: "empty" });
-    this.eye = new IntersectionObserver((entries) => this.look(entries));
   }
 
   open(main) {
-    main.replaceChildren(make("h1", {}, "What waits"), this.none, this.list, this.more);
-    this.main = main;
+    main.replaceChildren(make("h1", {}, "What waits"), make("div", { class: "bar" }, this.filter, this.told), this.list.element, this.more);
     this.update();
   }
 
   showMore() {
-    this.most += PAGE;
-    this.update();
-  }
-
-  /** Ask why only for what is in sight. */
-  look(entries) {
-    for (const entry of entries) {
-      if (entry.isIntersecting) this.seen.add(entry.target.dataset.key);
-      else this.seen.delete(entry.target.dataset.key);
-    }
+    this.list.most += PAGE_OF_WAITING;
     this.update();
   }
 
   update() {
-    if (!this.main?.isConnected || this.main.dataset.view !== "waiting") return;
-    const items = this.items();
-    show(this.none, items.length ? "" : "No pod and no workload waits for Neuron devices.");
-    const before = [...this.list.children].map((each) => each.dataset.key).join("\n");
-    if (show(this.list, items.slice(0, this.most).map((item) => this.entry(item)))) {
-      const after = [...this.list.children].map((each) => each.dataset.key).join("\n");
-      if (before !== after) this.eye.disconnect();
-      for (const each of this.list.children) this.eye.observe(each);
-    }
-    this.more.hidden = items.length <= this.most;
-  }
-
-  items() {
-    const workloads = [...this.store.all("workloads").values()].filter((row) => row.waits);
-    const pods = [...this.store.all("waiting").values()];
-    workloads.sort((one, other) => (one.since < other.since ? -1 : 1));
-    pods.sort((one, other) => one.order - other.order);
-    return [
-      ...workloads.map((row) => ({ kind: "NeuronUltraServerWorkload", view: "workload", namespace: row.namespace, first: row.name, others: [], since: row.since })),
-      ...pods.map((row) => ({ kind: "Pod", view: "pod", namespace: row.namespace, first: row.pods[0], others: row.pods.slice(1), since: row.since })),
-    ];
-  }
-
-  entry({ kind, view, namespace, first, others, since }) {
-    const key = link(view, namespace, first);
-    const found = this.seen.has(key) ? answer(kind, namespace, first, this.store.version, () => this.update()) : undefined;
-    const noun = view === "pod" ? "pod" : "workload";
-    const more = others.length ? [` and ${count(others.length, "other pod")} like it`] : "";
-    return make(
-      "li", { "data-key": key },
-      make("p", {}, `${noun} `, make("a", { href: link(view, namespace, first) }, name(`${namespace}/${first}`)), more, make("span", { class: "quiet" }, since ? `, waits ${ago(since)}` : "")),
-      found === undefined ? make("p", { class: "quiet" }, "asking why …") : firstLine(found),
-    );
-  }
-}
-
-function firstLine(found) {
-  const cause = found?.causes[0];
-  if (!cause) return make("p", {}, found ? name(found.state) : "it is not there any more");
-  return [make("p", {}, make("strong", {}, name(cause.text))), cause.changes.slice(0, 1).map(change)];
-}
-
-export class FaultsView {
-  constructor(store) {
-    this.store = store;
-    this.title = "Faults";
-    this.list = make("ul", { class: "faults" });
-    this.none = make("p", { class: "empty" });
-  }
-
-  open(main) {
-    main.replaceChildren(make("h1", {}, "Faults"), this.none, this.list);
-    this.update();
-  }
-
-  update() {
-    const lines = faultLines(this.store);
-    show(this.none, lines.length ? "" : "Nothing is wrong with nodes and UltraServers.");
-    show(this.list, lines);
-  }
-}
-
-export class WorkloadsView {
-  constructor(store) {
-    this.store = store;
-    this.title = "Workloads";
-    this.none = make("p", { class: "empty" });
-    this.table = new LongTable("UltraServer workloads", "found", ["State", "Workload", "Nodes"], ([key, row]) => [
-      name(row.state), make("a", { href: link("workload", row.namespace, row.name) }, name(key)), [`${row.size} of `, name(row.type || "any type")],
-    ]);
-  }
-
-  open(main) {
-    main.replaceChildren(make("h1", {}, "UltraServer workloads"), this.none, this.table.element);
-    this.update();
-  }
-
-  update() {
-    const rows = this.store.all("workloads");
-    show(this.none, rows.size ? "" : "There is no NeuronUltraServerWorkload.");
-    this.table.element.hidden = rows.size === 0;
-    this.table.put(sorted(rows.keys()).map((key) => [key, rows.get(key)]));
+    const words = this.filter.value.trim().toLowerCase();
+    const items = waitingItems(this.store);
+    const has = ({ view, namespace, first, others, told }) => [`${view} ${namespace}/${first}`, ...others, told].some((text) => text.toLowerCase().includes(words));
+    const found = words ? items.filter(has) : items;
+    const none = waitingNumbers(this.store).pods === null ? "Whether pods wait is unknown." : "No pod and no workload waits for Neuron devices.";
+    const shownItems = Math.min(found.length, this.list.most);
+    show(this.told, items.length ? `${shown(shownItems)} of ${shown(items.length)}, the oldest first; equal pods are together` : none);
+    this.more.hidden = found.length <= this.list.most;
+    this.list.put(found);
   }
 }
 
@@ -158,42 +139,45 @@ export class SearchView {
     this.words = parts[1] ?? "";
     this.title = `Search ${this.words}`;
     this.heading = make("p", { class: "quiet", role: "status" });
-    this.table = new LongTable("Found", "found", ["Kind", "Name", "State"], ([kind, href, text, state]) => [kind, make("a", { href }, name(text)), name(state)]);
+    this.list = new List("found", "thing", [
+      ["Name", ([, , text]) => text, ([, href, text]) => make("a", { href }, name(text))],
+      ["Kind", ([kind]) => kind],
+      ["State", ([, , , state]) => state],
+    ]);
   }
 
   open(main) {
-    main.replaceChildren(make("h1", {}, "Search: ", name(this.words)), this.heading, this.table.element);
+    main.replaceChildren(make("h1", {}, "Search: ", name(this.words)), this.heading, this.list.element);
     this.update();
   }
 
   update() {
     const found = [...search(this.store, this.words.toLowerCase())];
     show(this.heading, found.length ? `${count(found.length, "thing")} found` : "Nothing is called so: nodes, UltraServers, pods that hold or wait for devices, claims and workloads are searched.");
-    this.table.put(found);
+    this.list.element.hidden = found.length === 0;
+    this.list.put(found);
   }
 }
 
 function* search(store, words) {
   if (!words) return;
   const has = (...texts) => texts.some((text) => text.toLowerCase().includes(words));
-  for (const server of sorted(store.all("servers").keys())) {
-    if (has(server)) yield ["UltraServer", link("server", server), server, store.get("servers", server).type];
+  for (const [server, row] of store.all("servers")) {
+    if (has(server)) yield ["UltraServer", link("server", server), server, row.type];
   }
-  for (const node of sorted(store.all("nodes").keys())) {
-    const row = store.get("nodes", node);
+  for (const [node, row] of store.all("nodes")) {
     if (has(node, row.state, row.type)) yield ["node", link("node", node), node, row.state];
   }
   for (const [key, row] of store.all("workloads")) {
     if (has(key)) yield ["workload", link("workload", row.namespace, row.name), key, row.state];
   }
+  const pods = new Map(); // a pod can hold devices of several claims
   for (const row of store.all("holders").values()) {
-    for (const pod of row.pods) {
-      if (has(`${row.namespace}/${pod}`, row.claim)) yield ["pod", link("pod", row.namespace, pod), `${row.namespace}/${pod}`, `${row.devices} of ${row.node}`];
-    }
+    for (const pod of row.pods) if (has(`${row.namespace}/${pod}`, row.claim)) pods.set(`${row.namespace}/${pod}`, `${row.devices} of ${row.node}`);
   }
   for (const row of store.all("waiting").values()) {
-    for (const pod of row.pods) {
-      if (has(`${row.namespace}/${pod}`)) yield ["pod", link("pod", row.namespace, pod), `${row.namespace}/${pod}`, "waits"];
-    }
+    for (const pod of row.pods) if (has(`${row.namespace}/${pod}`)) pods.set(`${row.namespace}/${pod}`, "waits");
   }
+  for (const [key, row] of store.all("stuck")) if (has(key)) pods.set(key, `has not started on ${row.node}`);
+  for (const [key, state] of pods) yield ["pod", link("pod", ...key.split("/")), key, state];
 }

@@ -2,17 +2,18 @@
 
 import { make, name, plain, show } from "./dom.js";
 import { FleetView } from "./fleet.js";
-import { FaultsView, HoldersView, SearchView, WaitingView, WorkloadsView } from "./lists.js";
+import { FaultsView, HoldersView, NodesView, SearchView, WaitingView, WorkloadsView } from "./lists.js";
 import { link, route } from "./routes.js";
 import { embedded, follow, takeToken } from "./source.js";
 import { Store } from "./store.js";
 import { NodeView, PodView, ServerView, WorkloadView } from "./things.js";
+import { waitingNumbers } from "./waiting.js";
 
 const VIEWS = {
-  fleet: FleetView, holders: HoldersView, waiting: WaitingView, workloads: WorkloadsView, faults: FaultsView,
+  fleet: FleetView, waiting: WaitingView, faults: FaultsView, workloads: WorkloadsView, nodes: NodesView, holders: HoldersView,
   search: SearchView, node: NodeView, server: ServerView, workload: WorkloadView, pod: PodView,
 };
-const SECTIONS = { fleet: "nodes", holders: "holders", waiting: "", workloads: "workloads", faults: "wrong" };
+const SECTIONS = { fleet: "", waiting: "", faults: "wrong", workloads: "workloads", nodes: "nodes", holders: "holders" };
 const STATES_OF_CONNECTION = {
   reading: "reading the cluster …", live: "live", file: "a snapshot from a file, which does not change",
   lost: "lost connection: what you see is old. ", expired: "expired credentials: what you see is old. ", denied: "no rights: ",
@@ -44,7 +45,7 @@ function openView() {
 
 function update() {
   document.title = plain(`${view.title} · neuron-dra`);
-  show(document.getElementById("source"), store.get("source", "name") ?? "");
+  show(document.getElementById("source"), name(store.get("source", "name") ?? ""));
   navigation();
   connection();
   const note = store.get("facts", "note") ?? "";
@@ -54,9 +55,9 @@ function update() {
 
 function navigation() {
   const current = main.dataset.view.split("/")[0];
-  const waiting = store.all("waiting").size + [...store.all("workloads").values()].filter((row) => row.waits).length;
+  const { pods, workloads, stuck } = waitingNumbers(store);
   const links = Object.entries(SECTIONS).map(([each, section]) => {
-    const number = each === "waiting" ? waiting : store.all(section).size;
+    const number = each === "waiting" ? pods + workloads + stuck : store.all(section).size;
     const text = each[0].toUpperCase() + each.slice(1);
     const label = each === "fleet" || !number ? text : `${text} ${number.toLocaleString("en")}`;
     return make("a", { href: link(each), "aria-current": each === current ? "page" : false }, label);
@@ -75,7 +76,10 @@ function connection() {
 }
 
 function received(line) {
-  if (!store.apply(line)) return;
+  if (!store.apply(line)) {
+    view.tick?.();
+    return;
+  }
   view.update();
   update();
 }

@@ -25,12 +25,12 @@ export function change(each) {
   return make("p", { class: "change" }, "to change: ", make("code", {}, name(each.text)), make("br"), make("span", { class: "quiet" }, name(each.outcome)));
 }
 
-/** Return how long ago a time was, in words. */
-export function ago(text) {
+/** Return how long ago a time was, in words; empty if it is no time. */
+export function age(text) {
   const seconds = Math.max(0, (Date.now() - Date.parse(text)) / 1000);
   if (!Number.isFinite(seconds)) return "";
-  if (seconds < 90) return "for about a minute";
-  if (seconds < 5400) return `for ${Math.round(seconds / 60)} minutes`;
-  if (seconds < 129_600) return `for ${Math.round(seconds / 3600)} hours`;
-  return `for ${Math.round(seconds / 86_400)} days`;
+  if (seconds < 90) return "a minute";
+  if (seconds < 5400) return `${Math.round(seconds / 60)} minutes`;
+  if (seconds < 129_600) return `${Math.round(seconds / 3600)} hours`;
+  return `${Math.round(seconds / 86_400)} days`;
 }

@@ -7,6 +7,7 @@ export class Store {
     this.sections = new Map();
     this.version = 0;
     this.history = new Map(); // by workload: what changed, the newest last
+    this.seen = null; // the time of the rows: when the cluster was last known to be so, or when the file was written
     this.layout = 0; // grows when nodes come, go, or change their place
   }
 
@@ -31,6 +32,9 @@ export class Store {
       if (section === "workloads") for (const key of keys) this.note(key, "is gone");
     }
     if (line.whole) this.layout += 1;
+    const written = Date.parse(this.get("source", "written") ?? "");
+    if (this.get("connection", "")?.state === "live") this.seen = new Date();
+    else if (written) this.seen = new Date(written);
     const changed = this.version !== line.version || line.whole;
     this.version = line.version;
     return changed;

@@ -1,11 +1,14 @@
 // Views of single things: a node, an UltraServer, a workload, a pod.
 
 import { answer } from "./answers.js";
-import { count, make, name, show } from "./dom.js";
+import { count, make, name, show, shown } from "./dom.js";
+import { table } from "./list.js";
 import { styleOf, torus } from "./pictures.js";
-import { report } from "./reports.js";
+import { age, report } from "./reports.js";
 import { link } from "./routes.js";
 import { STATES } from "./states.js";
+
+const PODS = 6; // of one claim that are named
 
 class ThingView {
   constructor(store, parts) {
@@ -78,14 +81,19 @@ function picture(found) {
 function held(store, node) {
   const rows = [...store.all("holders").values()].filter((each) => each.node === node);
   if (!rows.length) return null;
-  const cells = rows.map((row) => make("tr", {}, make("td", {}, who(row)), make("td", {}, name(row.devices))));
-  return [make("h2", {}, "Who holds its devices"), make("div", { class: "scrolls" }, make("table", {}, make("thead", {}, make("tr", {}, make("th", { scope: "col" }, "Pod"), make("th", { scope: "col" }, "Devices"))), make("tbody", {}, cells)))];
+  return [make("h2", {}, "Who holds its devices"), table(["Pod", "Devices"], rows.map((row) => [who(row), name(row.devices)]))];
 }
 
 /** Return the pods of a holder as links, or its claim. */
 export function who(row) {
   if (!row.pods.length) return ["claim ", name(`${row.namespace}/${row.claim}`)];
-  return row.pods.map((pod, at) => [at ? ", " : "", make("a", { href: link("pod", row.namespace, pod) }, name(`${row.namespace}/${pod}`))]);
+  const links = row.pods.slice(0, PODS).map((pod, at) => [at ? ", " : "", make("a", { href: link("pod", row.namespace, pod) }, name(`${row.namespace}/${pod}`))]);
+  return row.pods.length > PODS ? [links, ` and ${shown(row.pods.length - PODS)} more`] : links;
+}
+
+/** Return the groups that a workload requests. */
+export function groups(row) {
+  return `${count(row.wanted, "group")} of ${count(row.each, "node")}`;
 }
 
 export class ServerView extends ThingView {
@@ -124,15 +132,11 @@ export class WorkloadView extends ThingView {
     if (!row) return show(this.main, gone("Workload", key), past);
     return show(
       this.main,
-      heading("Workload", key), make("p", {}, make("strong", {}, name(row.state)), `, ${row.size} nodes of `, name(row.type || "any type")),
+      heading("Workload", key), make("p", {}, make("strong", {}, name(row.state)), `, ${groups(row)} of `, name(row.type || "any type"), age(row.since) ? `, for ${age(row.since)}` : ""),
       make("div", { class: "report" }, report(this.answered("NeuronUltraServerWorkload", namespace, thing))),
       ranks(row.ranks), conditions(row.conditions), past,
     );
   }
-}
-
-function table(heads, rows) {
-  return make("div", { class: "scrolls" }, make("table", {}, make("thead", {}, make("tr", {}, heads.map((each) => make("th", { scope: "col" }, each)))), make("tbody", {}, rows.map((cells) => make("tr", {}, cells.map((each) => make("td", {}, each)))))));
 }
 
 function ranks(list) {
