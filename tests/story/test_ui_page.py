@@ -152,6 +152,39 @@ async def test_the_first_screen_shows_what_matters_first(browser: Browser) -> No
         assert len(tops) == 5
 
 
+RING = """() => [...document.querySelectorAll(".ring > *")].map((each) => {
+    const { left, top } = each.getBoundingClientRect();
+    return { text: each.innerText.split("\\n")[0], left: Math.round(left), top: Math.round(top) };
+})"""
+"""Returns the first line and the place of each part of an UltraServer's ring."""
+
+
+@browser_test
+@pytest.mark.parametrize("width", [1440, 1024, 390])
+async def test_an_ultraserver_is_drawn_as_its_ring(browser: Browser, width: int) -> None:
+    """As `topology` draws it: 0 over 1, next to 3 over 2, with the missing node and the broken link."""
+    items = [item for item in shown_fleet.mixed(4, 1) if item["metadata"]["name"] != "trn2u-14"]
+    items = [item for item in items if item["kind"] != "ResourceSlice" or item["spec"]["nodeName"] != "trn2u-14"]
+    made = session.of_file(small.cluster(items), "cluster.json")
+    async with made.served() as server:
+        address = opening.address(server.host, made.token)
+        page = await opened(browser, server.host, address, viewport={"width": width, "height": 900})
+        await page.view("#server/trn2u-ultraserver-3")
+        await page.text("3 of 4 nodes")
+        parts = {part["text"]: (part["left"], part["top"]) for part in await page.page.evaluate(RING)}
+        corners = [parts[f"{name}"] for name in RING_OF_THREE]
+        assert corners[0][0] == corners[1][0] < corners[2][0] == corners[3][0]
+        assert corners[0][1] == corners[2][1] < corners[1][1] == corners[3][1]
+        assert corners[0][1] < parts["×"][1] < corners[1][1]
+        assert await page.page.evaluate("document.documentElement.scrollWidth <= innerWidth") is True
+        await page.picture(f"ring-{width}")
+        await page.view("#fleet")
+        await page.picture(f"ring-map-{width}")
+
+
+RING_OF_THREE = ("trn2u-12 (node 0)", "trn2u-13 (node 1)", "trn2u-15 (node 3)", "trn2u-14 (node 2)")
+
+
 @browser_test
 async def test_lists_are_sorted_filtered_and_counted(browser: Browser) -> None:
     made = session.of_file(small.cluster(shown_fleet.mixed(0, 150)), "cluster.json")
@@ -459,6 +492,7 @@ async def test_the_map_can_be_read_with_the_keyboard_alone(browser: Browser) -> 
         assert await said.text_content() == "trn2-0: freetrn2.48xlarge, 16 of 16 devices free"
         await page.keyboard.press("ArrowRight")
         assert (await said.text_content() or "").startswith("trn2-1: ")
+        assert (await page.locator("#tip").inner_text()).startswith("trn2-1: ")
         await page.keyboard.press("End")
         assert "UltraServer" in (await said.text_content() or "")
         await page.keyboard.press("Home")

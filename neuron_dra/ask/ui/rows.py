@@ -187,7 +187,7 @@ def node_details(view: NodeView) -> Mapping[str, Any]:
     made = picture.draw(view, legend)
     return {
         "summary": picture.summary(view),
-        "cells": [(cell.mark, cell.title) for cell in made.cells],
+        "cells": [(cell.mark, picture.fill(cell), cell.title) for cell in made.cells],
         "shape": shape(made),
         "groups": picture.free_groups(view),
     }

@@ -7,18 +7,26 @@ const MARGIN = 10;
 const HEADING = 26;
 
 export const SIZES = {
-  small: { device: 0, head: 0, tile: 18, between: 2 },
-  medium: { device: 7, head: 13, tile: 0, between: 5 },
-  large: { device: 15, head: 20, tile: 0, between: 8 },
+  small: { device: 0, head: 0, name: 0, widest: 18, tile: 18, between: 8 },
+  medium: { device: 9, head: 13, name: 12, widest: 86, tile: 0, between: 14 },
+  large: { device: 18, head: 20, name: 15, widest: 120, tile: 0, between: 22 },
 };
+const LETTER = 6; // the width of a letter of a name, about
+
+/** Return a node's name without its domain. */
+export function short(node) {
+  return node.split(".", 1)[0];
+}
 
 /** Return headings, blocks and tiles, from top to bottom, and the height of all. */
 export function arranged(store, size, width) {
   const made = { headings: [], blocks: [], tiles: new Map(), order: [], height: MARGIN };
+  const longest = [...store.all("nodes").keys()].reduce((most, node) => Math.max(most, short(node).length), 0);
+  const named = size.name ? Math.min(size.widest, longest * LETTER + 6) : 0;
   for (const [type, blocks] of byType(store)) {
     made.headings.push({ y: made.height, type });
     made.height += HEADING;
-    flow(made, blocks, size, width, store);
+    flow(made, blocks, size, width, store, named);
     made.height += GAP;
   }
   return made;
@@ -37,17 +45,18 @@ function byType(store) {
   }
   const alone = [...store.all("nodes").entries()].filter(([, row]) => !row.server).map(([node]) => node);
   for (const node of sorted(alone)) {
-    add(store.get("nodes", node).type, { server: "", nodes: [{ name: node, x: 0, y: 0 }], links: [] });
+    add(store.get("nodes", node).type, { server: "", nodes: [{ name: node, x: 0, y: 0, missing: false }], links: [] });
   }
   return sorted(types.keys()).map((type) => [type, types.get(type)]);
 }
 
 /** Put the blocks of a type in rows, each as high as its highest block. */
-function flow(made, blocks, size, width, store) {
+function flow(made, blocks, size, width, store, named) {
   let x = MARGIN;
   let high = 0;
   for (const block of blocks) {
-    const tile = tileOf(block, size, store);
+    const tile = tileOf(block, size, store, named);
+    block.gaps = [];
     const columns = Math.max(...block.nodes.map((node) => node.x)) + 1;
     const rows = Math.max(...block.nodes.map((node) => node.y)) + 1;
     const pad = block.server ? 4 : 0;
@@ -63,7 +72,12 @@ function flow(made, blocks, size, width, store) {
     for (const node of block.nodes) {
       const left = x + pad + node.x * (tile.w + size.between);
       const top = made.height + pad + node.y * (tile.h + size.between);
-      made.tiles.set(node.name, { x: left, y: top, w: tile.w, h: tile.h, server: block.server });
+      const place = { x: left, y: top, w: tile.w, h: tile.h };
+      if (node.missing) {
+        block.gaps.push(place);
+        continue;
+      }
+      made.tiles.set(node.name, place);
       made.order.push(node.name);
     }
     made.blocks.push(block);
@@ -73,7 +87,7 @@ function flow(made, blocks, size, width, store) {
   made.height += high + GAP;
 }
 
-function tileOf(block, size, store) {
+function tileOf(block, size, store, named) {
   if (size.tile) return { w: size.tile, h: size.tile };
   let [columns, rows] = [1, 1];
   for (const node of block.nodes) {
@@ -81,7 +95,7 @@ function tileOf(block, size, store) {
     columns = Math.max(columns, shape?.columns ?? 1);
     rows = Math.max(rows, shape?.rows ?? 1);
   }
-  return { w: Math.max(columns, 4) * size.device + 5, h: rows * size.device + size.head + 5 };
+  return { w: Math.max(Math.max(columns, 4) * size.device + 5, named), h: rows * size.device + size.head + size.name + 5 };
 }
 
 /** Return the node at a point, or an empty text. */
@@ -89,6 +103,7 @@ export function nodeAt(made, x, y) {
   for (const block of between(made, y, y)) {
     for (const { name } of block.nodes) {
       const tile = made.tiles.get(name);
+      if (!tile) continue; // it is missing
       if (x >= tile.x && x < tile.x + tile.w && y >= tile.y && y < tile.y + tile.h) return name;
     }
   }

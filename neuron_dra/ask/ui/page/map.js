@@ -1,8 +1,8 @@
 // The map of the fleet: a canvas that shows the part to which one has scrolled. A reader of the screen hears the node at
 // the cursor, which the arrow keys move.
 
-import { count, isolated, make, name, show } from "./dom.js";
-import { SIZES, arranged, between, neighbor, nodeAt } from "./layout.js";
+import { count, isolated, make, name, show, shown } from "./dom.js";
+import { SIZES, arranged, between, neighbor, nodeAt, short } from "./layout.js";
 import { link } from "./routes.js";
 import { MARKS, STATES, palette } from "./states.js";
 
@@ -21,7 +21,7 @@ export class FleetMap {
       "div",
       {
         class: "map", role: "listbox", tabindex: "0", "aria-label": "Map of the nodes: arrow keys move, Enter opens",
-        scroll: () => this.soon(), keydown: (event) => this.onKey(event), focus: () => this.soon(), blur: () => this.soon(),
+        scroll: () => this.soon(), keydown: (event) => this.onKey(event), focus: () => this.point(), blur: () => this.leave(),
         mousemove: (event) => this.onMove(event), mouseleave: () => this.tip(""), click: (event) => this.onClick(event),
       },
       this.canvas, this.spacer, this.option,
@@ -88,9 +88,8 @@ export class FleetMap {
 
   paintHeading(pen, { y, type }) {
     const row = this.store.get("types", type);
-    const [free, devices] = [row?.free, row?.devices].map((number) => number?.toLocaleString("en") ?? "?");
-    const shown = isolated(type || "unknown type");
-    const text = row ? `${shown}: ${count(row.nodes, "node")}, ${free} of ${devices} devices free` : shown;
+    const words = isolated(type || "unknown type");
+    const text = row ? `${words}: ${shown(row.free)} of ${row.devices === null ? "?" : count(row.devices, row.unit)} free` : words;
     write(pen, text, 10, y + 17, this.colors.ink, "600 13px system-ui, sans-serif", "left");
   }
 
@@ -101,7 +100,8 @@ export class FleetMap {
       pen.strokeRect(block.x + 0.5, block.y + 0.5, block.w - 1, block.h - 1);
     }
     for (const each of block.links) this.paintLink(pen, each);
-    for (const node of block.nodes) this.paintTile(pen, node.name);
+    for (const gap of block.gaps) this.paintGap(pen, gap);
+    for (const node of block.nodes) if (!node.missing) this.paintTile(pen, node.name);
     for (const each of block.links) if (each.up === false) this.paintCross(pen, each);
   }
 
@@ -126,7 +126,20 @@ export class FleetMap {
     pen.setLineDash([]);
   }
 
-  /** Draw a cross over a link that is down, after the nodes: it is wider than what is between them. */
+  /** Draw the place of a node that an UltraServer lacks. */
+  paintGap(pen, { x, y, w, h }) {
+    pen.fillStyle = this.colors.ground;
+    pen.fillRect(x, y, w, h);
+    pen.strokeStyle = this.colors.faulty;
+    pen.lineWidth = 1.5;
+    pen.setLineDash([4, 3]);
+    pen.strokeRect(x + 0.5, y + 0.5, w - 1, h - 1);
+    pen.setLineDash([]);
+    const [word, size] = SIZES[this.size].tile ? ["-", 11] : [fitted(pen, "missing", w, 10), 10];
+    write(pen, word, x + w / 2, y + h / 2 + 4, this.colors.ink, `600 ${size}px system-ui, sans-serif`);
+  }
+
+  /** Draw a cross over a link that is down, in the gap between its nodes. */
   paintCross(pen, { ends }) {
     const found = this.centers({ ends });
     if (!found) return;
@@ -134,9 +147,9 @@ export class FleetMap {
     const [x, y] = [(x1 + x2) / 2, (y1 + y2) / 2];
     pen.fillStyle = this.colors.ground;
     pen.beginPath();
-    pen.arc(x, y, 6, 0, 2 * Math.PI);
+    pen.arc(x, y, SIZES[this.size].between / 2, 0, 2 * Math.PI);
     pen.fill();
-    write(pen, "×", x, y + 6, this.colors.faulty, "700 18px sans-serif");
+    cross(pen, x - 5, y - 5, 10, this.colors.faulty, 2.5);
   }
 
   paintTile(pen, node) {
@@ -150,7 +163,7 @@ export class FleetMap {
     if (size.tile) {
       write(pen, row.letter, tile.x + tile.w / 2, tile.y + 13, this.colors[`${style}Ink`], "600 11px system-ui, sans-serif");
     } else {
-      this.paintDevices(pen, row, tile, size, style);
+      this.paintDevices(pen, node, row, tile, size, style);
     }
     const isCursor = node === this.cursor && document.activeElement === this.element;
     pen.strokeStyle = isCursor ? this.colors.focus : this.colors.quiet;
@@ -158,17 +171,21 @@ export class FleetMap {
     pen.strokeRect(tile.x + 0.5, tile.y + 0.5, tile.w - 1, tile.h - 1);
   }
 
-  paintDevices(pen, row, tile, size, style) {
+  paintDevices(pen, node, row, tile, size, style) {
     const ink = this.colors[`${style}Ink`];
     const font = `600 ${size.head - 3}px system-ui, sans-serif`;
     write(pen, row.letter, tile.x + size.head / 2 + 1, tile.y + size.head - 3, ink, font);
-    const number = size.head > 15 ? `${row.free}/${row.devices}` : String(row.free);
-    const small = `${size.head > 15 ? 11 : 9}px system-ui, sans-serif`;
-    if (row.devices) write(pen, number, tile.x + tile.w - 3, tile.y + size.head - 4, ink, small, "right");
+    const small = size.head > 15 ? 11 : 10;
+    // A node that is published as a whole has no number of free devices.
+    const number = row.devices > 1 ? `${row.free}/${row.devices}` : "";
+    write(pen, number, tile.x + tile.w - 3, tile.y + size.head - 3, ink, `${small}px system-ui, sans-serif`, "right");
     const shape = this.store.get("shapes", row.shape);
-    const [left, top] = [tile.x + 2.5, tile.y + size.head + 2.5];
+    const left = Math.round(tile.x + (tile.w - (shape?.columns ?? row.marks.length) * size.device) / 2) + 0.5;
+    const top = tile.y + size.head + size.name + 2.5;
     pen.fillStyle = this.colors.ground;
-    pen.fillRect(left - 1, top - 1, tile.w - 3, tile.h - size.head - 3);
+    pen.fillRect(tile.x + 1, tile.y + size.head, tile.w - 2, tile.h - size.head - 1);
+    const label = isolated(fitted(pen, short(node), tile.w - 4, small));
+    write(pen, label, tile.x + tile.w / 2, tile.y + size.head + small, this.colors.ink, `${small}px system-ui, sans-serif`);
     for (let at = 0; at < row.marks.length; at += 1) {
       const place = shape?.places[at] ?? [at, 0];
       this.paintDevice(pen, row.marks[at], left + place[0] * size.device, top + place[1] * size.device, size.device - 1);
@@ -179,8 +196,8 @@ export class FleetMap {
     const [style] = MARKS[mark] ?? MARKS["#"];
     pen.fillStyle = this.colors[style];
     pen.fillRect(x, y, side, side);
-    if (style === "free") {
-      pen.strokeStyle = this.colors.line;
+    if (style === "free" || style === "closed") {
+      pen.strokeStyle = this.colors.edge;
       pen.lineWidth = 1;
       pen.strokeRect(x + 0.5, y + 0.5, side - 1, side - 1);
     } else if (style === "faulty") {
@@ -198,6 +215,20 @@ export class FleetMap {
     this.cursor = neighbor(this.made, this.cursor, event.key);
     this.reveal();
     this.tell();
+    this.point();
+  }
+
+  /** Show the name of the node at the cursor, for those who use the keyboard. */
+  point() {
+    const tile = this.made?.tiles.get(this.cursor);
+    if (!tile || !this.element.matches(":focus-visible")) return;
+    const box = this.element.getBoundingClientRect();
+    this.tip(this.cursor, box.left + tile.x, box.top + tile.y + tile.h - this.element.scrollTop);
+    this.soon();
+  }
+
+  leave() {
+    this.tip("");
     this.soon();
   }
 
@@ -232,23 +263,23 @@ export class FleetMap {
   }
 
   onMove(event) {
-    this.tip(this.at(event), event);
+    this.tip(this.at(event), event.clientX + 14, event.clientY + 10);
   }
 
-  tip(node, event) {
+  tip(node, x, y) {
     const box = document.getElementById("tip");
     const row = node && this.store.get("nodes", node);
     this.element.style.cursor = row ? "pointer" : "";
     box.hidden = !row;
     if (!row) return;
     show(box, words(node, row));
-    box.style.left = `${Math.max(4, Math.min(event.clientX + 14, innerWidth - box.offsetWidth - 8))}px`;
-    box.style.top = `${Math.max(4, Math.min(event.clientY + 14, innerHeight - box.offsetHeight - 8))}px`;
+    box.style.left = `${Math.max(4, Math.min(x, innerWidth - box.offsetWidth - 8))}px`;
+    box.style.top = `${Math.max(4, Math.min(y + 4, innerHeight - box.offsetHeight - 8))}px`;
   }
 }
 
 function words(node, row) {
-  const devices = row.devices ? `, ${row.free} of ${count(row.devices, "device")} free` : "";
+  const devices = row.devices > 1 ? `, ${row.free} of ${count(row.devices, "device")} free` : "";
   const server = row.server ? [", UltraServer ", name(row.server), `, node ${row.position}`] : [];
   return [make("p", {}, name(node), ": ", name(row.state)), make("p", {}, name(row.type || "unknown type"), devices, server)];
 }
@@ -260,9 +291,18 @@ function write(pen, text, x, y, color, font, align = "center") {
   pen.fillText(text, x, y);
 }
 
-function cross(pen, x, y, side, color) {
+/** Return a text that fits a width, cut in its middle if it must be: both ends tell nodes apart. */
+function fitted(pen, text, width, size) {
+  pen.font = `${size}px system-ui, sans-serif`;
+  const wide = pen.measureText(text).width;
+  if (wide <= width) return text;
+  const half = Math.floor((text.length * width) / wide / 2) - 1;
+  return half > 0 ? `${text.slice(0, half)}…${text.slice(-half)}` : "";
+}
+
+function cross(pen, x, y, side, color, wide = 1.2) {
   pen.strokeStyle = color;
-  pen.lineWidth = 1.2;
+  pen.lineWidth = wide;
   pen.beginPath();
   pen.moveTo(x + 1, y + 1);
   pen.lineTo(x + side - 1, y + side - 1);

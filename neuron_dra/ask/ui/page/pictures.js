@@ -3,10 +3,7 @@
 import { draw } from "./dom.js";
 import { MARKS } from "./states.js";
 
-const LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
-const HOLDERS = 7; // colors of holders
-
-/** Return the picture of a node: `cells` are marks with words, as `topology` has them. */
+/** Return the picture of a node: `cells` are letters, as `topology` has them, marks of states, and words. */
 export function torus(shape, cells, label, side = 56, step = 84) {
   const margin = shape.switched ? 8 : 20;
   const wide = (shape.columns - 1) * step + side + 2 * margin;
@@ -14,29 +11,27 @@ export function torus(shape, cells, label, side = 56, step = 84) {
   const at = shape.places.map(([x, y]) => [margin + x * step, margin + y * step]);
   const links = shape.links.map(([one, other]) => wire(at[one], at[other], side, step, shape.rows));
   if (shape.switched) links.push(line([margin, high - 8], [wide - margin, high - 8]));
-  const devices = cells.map(([mark, title], number) => device(mark, title, number, at[number], side));
+  const devices = cells.map(([letter, mark, title], number) => device(letter, mark, title, number, at[number], side));
   return draw("svg", { viewBox: `0 0 ${wide} ${high}`, width: wide, height: high, role: "img", "aria-label": label }, links, devices);
 }
 
-function device(mark, title, number, [x, y], side) {
-  const style = styleOf(mark);
-  const ink = style === "free" ? "" : `on ${style}`;
+function device(letter, mark, title, number, [x, y], side) {
+  const style = styleOf(letter, mark);
   const parts = [
     draw("title", {}, `device ${number}: ${title}`),
     draw("rect", { class: `cell ${style}`, x, y, width: side, height: side, rx: 3 }),
   ];
   if (side >= 40) {
-    parts.push(draw("text", { class: ink, x: x + side / 2, y: y + side / 2 + 1 }, mark));
-    parts.push(draw("text", { class: `small ${ink}`, x: x + side / 2, y: y + side - 7 }, String(number)));
+    parts.push(draw("text", { class: style, x: x + side / 2, y: y + side / 2 + 1 }, letter));
+    parts.push(draw("text", { class: `small ${style}`, x: x + side / 2, y: y + side - 7 }, String(number)));
   }
   return draw("g", {}, parts);
 }
 
-/** Return the class of a mark, which gives it its color: that of its meaning, or of its holder. */
-export function styleOf(mark) {
-  if (Object.hasOwn(MARKS, mark)) return MARKS[mark][0];
-  const place = LETTERS.indexOf(mark);
-  return place < 0 ? "closed" : `h${place % HOLDERS}`;
+/** Return the class of a device, which gives it the color of its state. Two shades of it alternate between holders. */
+export function styleOf(letter, mark) {
+  const [style] = MARKS[mark] ?? MARKS["#"];
+  return style === "held" && letter.codePointAt(0) % 2 === 0 ? "held other" : style;
 }
 
 /** Return one link; one that wraps around is two stubs. */

@@ -7,8 +7,8 @@ export const STATES = {
   "!": ["faulty", "unhealthy devices"],
   C: ["closed", "cordoned"],
   N: ["down", "not Ready"],
-  S: ["down", "publishes nothing"],
-  "?": ["closed", "unknown"],
+  S: ["silent", "publishes nothing"],
+  "?": ["unknown", "unknown"],
 };
 
 export const MARKS = {
@@ -19,7 +19,7 @@ export const MARKS = {
   "-": ["closed", "free, on a node that takes no pods"],
 };
 
-const NAMES = ["free", "held", "reserved", "faulty", "closed", "down", "ink", "quiet", "ground", "line", "focus"];
+const NAMES = ["free", "held", "reserved", "faulty", "closed", "down", "silent", "unknown", "ink", "quiet", "ground", "edge", "focus"];
 
 /** Return the colors of the page as it is now, light or dark: `held`, and `heldInk` for the letter on it. */
 export function palette() {

@@ -64,12 +64,12 @@ function picture(found) {
   if (!found?.picture) return null;
   const { shape, cells, summary, groups } = found.picture;
   const legend = new Map();
-  for (const [mark, title] of cells) {
-    const key = `${mark} ${title}`;
-    legend.set(key, [mark, title, (legend.get(key)?.[2] ?? 0) + 1]);
+  for (const [letter, mark, title] of cells) {
+    const key = `${letter} ${title}`;
+    legend.set(key, [letter, mark, title, (legend.get(key)?.[3] ?? 0) + 1]);
   }
-  const marks = [...legend.values()].map(([mark, title, number]) => make("li", {}, make("span", { class: `key ${styleOf(mark)}` }, mark), name(title), `, ${number}`));
-  const devices = cells.map(([, title], number) => make("li", {}, `device ${number}: `, name(title)));
+  const marks = [...legend.values()].map(([letter, mark, title, number]) => make("li", {}, make("span", { class: `key ${styleOf(letter, mark)}` }, letter), name(title), `, ${number}`));
+  const devices = cells.map(([, , title], number) => make("li", {}, `device ${number}: `, name(title)));
   return make(
     "div", {},
     torus(shape, cells, summary), make("p", {}, name(summary)), groups.map((each) => make("p", { class: "quiet" }, name(each))),
@@ -102,25 +102,46 @@ export class ServerView extends ThingView {
     const row = this.store.get("servers", server);
     if (!row) return show(this.main, gone("UltraServer", server));
     const links = row.links.map((each) => make("li", {}, each.up === false ? make("span", { class: "key faulty" }, "!") : null, `${each.way}: `, name(each.ends[0]), " – ", name(each.ends[1]), ", ", { true: "up", false: "down", null: "unknown" }[each.up]));
-    const nodes = row.nodes.map(({ name: node }) => this.member(node));
     const found = this.answered("NeuronUltraServer", "", server);
+    const lacks = row.nodes.filter((node) => node.missing).length;
     return show(
       this.main,
-      heading("UltraServer", server), make("p", {}, name(row.type || "unknown type"), `, ${count(nodes.length, "node")}`),
-      make("div", { class: "side" }, nodes),
+      heading("UltraServer", server), make("p", {}, name(row.type || "unknown type"), `, ${lacks ? `${row.nodes.length - lacks} of ` : ""}${count(row.nodes.length, "node")}`, row.links.length ? "" : ", connected by switches"),
+      this.ring(row),
       links.length ? [make("h2", {}, "Links between nodes"), make("ul", { class: "faults" }, links)] : null,
       make("div", { class: "report" }, found === null ? make("p", { class: "quiet" }, "The cluster has no NeuronUltraServer object of it.") : report(found)),
     );
   }
 
+  /** Return the nodes at their places, with the links between them. */
+  ring({ nodes, links }) {
+    const placed = (element, x, y) => {
+      element.style.gridColumn = String(x);
+      element.style.gridRow = String(y);
+      return element;
+    };
+    const places = new Map(nodes.map((node) => [node.name, node]));
+    const members = nodes.map((node) => placed(node.missing ? missing(node) : this.member(node.name), 2 * node.x + 1, 2 * node.y + 1));
+    const wires = links.map(({ way, ends, up }) => {
+      const [one, other] = ends.map((end) => places.get(end));
+      const state = { true: "up", false: "down", null: "unclear" }[up];
+      return placed(make("div", { class: `wire ${way} ${state}`, "aria-hidden": "true" }, { down: "×", unclear: "?", up: "" }[state]), one.x + other.x + 1, one.y + other.y + 1);
+    });
+    return make("div", { class: "ring" }, members, wires);
+  }
+
   member(node) {
     const row = this.store.get("nodes", node);
-    if (!row) return null;
+    if (!row) return make("div", {});
     const shape = this.store.get("shapes", row.shape);
-    const cells = [...row.marks].map((mark) => [mark, ""]);
+    const cells = [...row.marks].map((mark) => ["A", mark, ""]);
     const label = `${node}: ${row.state}`;
     return make("div", {}, make("p", {}, make("a", { href: link("node", node) }, name(node)), ` (node ${row.position})`), torus(shape, cells, label, 22, 30), make("p", {}, stateOf(row)));
   }
+}
+
+function missing(node) {
+  return make("div", { class: "gap" }, make("p", {}, name(node.name), ` (node ${node.position})`), make("p", {}, "missing"));
 }
 
 export class WorkloadView extends ThingView {
