@@ -23,6 +23,7 @@ from tests.support import shown_fleet
 from tests.support import small_clusters as small
 from tests.support.browser import PICTURES, Watched, browser_test, opened
 
+TABLET = {"width": 1024, "height": 768}
 PHONE = {"width": 390, "height": 844}
 RTL = "\u202e\u2067\u05d0"
 HTML = "<img src=x onerror=alert(1)>"
@@ -54,6 +55,10 @@ STRAY = r"""() => {
     return found;
 }"""
 """Returns the texts with right-to-left letters that could reorder what is beside them."""
+CUT = """() => [...document.querySelectorAll("html, header *, main, main *:not(.map *, .hidden, input)")]
+    .filter((each) => each.clientWidth && each.scrollWidth > each.clientWidth + 1)
+    .map((each) => each.outerHTML.slice(0, 100))"""
+"""Returns the elements that are wider than the place that they have."""
 LINKS = "[...document.querySelectorAll('main a')].map((each) => each.getAttribute('href'))"
 
 VIEWS = {
@@ -109,6 +114,7 @@ async def shown(items: list[Obj], browser: Browser, views: dict[str, str], name:
             await page.view(view)
             await page.text(words)
             await page.picture(f"{name}{view.replace('#', '-').replace('/', '_')}")
+            assert await page.page.evaluate(CUT) == []
         assert page.said == []
         assert page.elsewhere == []
         return page
@@ -205,11 +211,19 @@ async def test_lists_are_sorted_filtered_and_counted(browser: Browser) -> None:
 
 
 @browser_test
-@pytest.mark.parametrize("context", [{}, {"color_scheme": "dark"}, {"viewport": PHONE}])
+@pytest.mark.parametrize("context", [{}, {"color_scheme": "dark"}, {"viewport": TABLET}, {"viewport": PHONE}])
 async def test_each_view_has_a_link(browser: Browser, context: dict[str, Any]) -> None:
-    tag = "-phone" if "viewport" in context else f"-{context.get('color_scheme', 'light')}"
-    page = await shown(shown_fleet.mixed(16, 36), browser, VIEWS, f"view{tag}", **context)
-    assert await page.page.evaluate("document.documentElement.scrollWidth <= innerWidth") is True
+    tag = f"-{context['viewport']['width']}" if "viewport" in context else f"-{context.get('color_scheme', 'light')}"
+    await shown(shown_fleet.mixed(16, 36), browser, VIEWS, f"view{tag}", **context)
+
+
+@browser_test
+@pytest.mark.parametrize("viewport", [TABLET, PHONE])
+async def test_nothing_is_cut_off_with_the_names_of_ec2(browser: Browser, viewport: Any) -> None:
+    items = shown_fleet.mixed(4, 36)
+    name = shown_fleet.ec2_names(items)["trn2-10"]
+    views = dict.fromkeys((*LISTS, "#server/trn2u-ultraserver-3"), "") | {f"#node/{name}": "DRA driver"}
+    await shown(shown_fleet.with_ec2_names(items), browser, views, f"ec2-{viewport['width']}", viewport=viewport)
 
 
 @browser_test

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from neuron_dra.api import objects
 from neuron_dra.ask.read.mirror import Changes, KindChanges, Mirror
 from neuron_dra.ask.read.snapshot import DamagedObject
 from neuron_dra.ask.ui import files, one_file
@@ -143,6 +144,39 @@ def test_an_answer_is_given_once_and_anew_after_a_change() -> None:
     assert board.about("Secret", "default", "p") is None
     board.show(small.cluster(small.base("a")))
     assert board.about("Pod", "default", "p") is None
+
+
+def test_a_node_shows_its_versions_taints_conditions_and_age() -> None:
+    items = small.base("a")
+    node = next(item for item in items if item["kind"] == "Node")
+    node["metadata"]["creationTimestamp"] = shown_fleet.SINCE
+    node["spec"] = {"taints": [{"key": "team", "value": "ml", "effect": "NoSchedule"}]}
+    node["status"] = {**node["status"], "nodeInfo": {"kubeletVersion": "v1.36.3"}}
+    board = Board()
+    board.show(small.cluster(items))
+    answer = board.about("Node", "", "a")
+    assert answer is not None
+    assert answer["node"] == {
+        "since": shown_fleet.SINCE,
+        "versions": [
+            ("Neuron driver", objects.healthy_node(small.TYPE).driver_version),
+            ("DRA driver", "1.2.3"),
+            ("kubelet", "v1.36.3"),
+            ("runtime", "unknown"),
+        ],
+        "taints": ["team=ml:NoSchedule"],
+        "conditions": [{"type": "Ready", "status": "True", "reason": "", "message": ""}],
+    }
+
+
+def test_a_workload_shows_its_groups_ultraservers_reason_and_age() -> None:
+    waiting = shown_fleet.workload("late", "ml", "Pending", ready=False, message="none is free")
+    found = KeptRows().whole(World(small.cluster([*shown_fleet.mixed(2, 0), waiting])))["workloads"]
+    shown = ("groups", "wanted", "each", "servers", "reason", "since", "waits")
+    assert [found["ml/llm-1"][name] for name in shown] == [
+        1, 1, 4, ["trn2u-ultraserver-1"], "", shown_fleet.SINCE, False,
+    ]  # fmt: skip
+    assert [found["ml/late"][name] for name in shown] == [0, 1, 4, [], "NoFreeUltraServer", shown_fleet.SINCE, True]
 
 
 NAMES = re.compile(r"^(?:export )?(?:async )?(?:const|let|function\*?|class) (\w+)", re.MULTILINE)

@@ -60,4 +60,5 @@ class Board:
         view = fleet.view(self._world, name) if kind == "Node" else None
         if view is not None:
             found["picture"] = rows.node_details(view)
+            found["node"] = rows.node_object(item, view)
         return found

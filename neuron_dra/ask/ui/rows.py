@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
-from neuron_dra.ask.read.views import UltraServerView, WorkloadView
+from neuron_dra.ask.read.node_views import KubeNodeView
+from neuron_dra.ask.read.views import ConditionView, UltraServerView, WorkloadView
 from neuron_dra.ask.status import holders, stuck
 from neuron_dra.ask.status import text as status_text
 from neuron_dra.ask.status import workloads as workload_status
@@ -21,6 +22,8 @@ from neuron_dra.core.wire import Wire
 Rows = dict[str, dict[str, Any]]
 """By section, then by key."""
 
+_VERSIONS: Final = (("Neuron driver", "neuronDriverVersion"), ("DRA driver", "draDriverVersion"))
+"""Programs of a node, and the attributes that its devices publish of them."""
 NOTE: Final = "note"
 EMPTY: Final = "empty"
 
@@ -161,9 +164,6 @@ def _workload(workload: WorkloadView, item: Wire, slots: Sequence[tuple[str, All
     for _, slot in slots:
         for node in slot.nodes:
             ranks.append((slot.rank(node), node, slot.phase.value))
-    conditions = []
-    for each in status.conditions:
-        conditions.append({"type": each.type, "status": each.status, "reason": each.reason, "message": each.message})
     return {
         "namespace": workload.metadata.namespace or "default",
         "name": workload.metadata.name,
@@ -177,7 +177,35 @@ def _workload(workload: WorkloadView, item: Wire, slots: Sequence[tuple[str, All
         "servers": sorted({name for name, _ in slots}),
         "since": str(item["metadata"].get("creationTimestamp") or ""),
         "ranks": sorted(ranks),
-        "conditions": conditions,
+        "conditions": _conditions(status.conditions),
+    }
+
+
+def _conditions(conditions: Sequence[ConditionView]) -> list[dict[str, str]]:
+    found = []
+    for each in conditions:
+        found.append({"type": each.type, "status": each.status, "reason": each.reason, "message": each.message})
+    return found
+
+
+def node_object(item: Wire, view: NodeView) -> Mapping[str, Any]:
+    """Return the age of a node, the versions of its programs, its taints and its conditions."""
+    node = KubeNodeView.of(item)
+    published = view.devices[0].attributes if view.devices else {}
+    texts = [str(next(iter((published.get(name) or {"": ""}).values()))) for _, name in _VERSIONS]
+    versions = [(title, text or "unknown") for (title, _), text in zip(_VERSIONS, texts, strict=True)]
+    info = node.status.node_info
+    versions.append(("kubelet", info.kubelet_version or "unknown"))
+    versions.append(("runtime", info.container_runtime_version or "unknown"))
+    taints = []
+    for taint in node.spec.taints:
+        value = f"={taint.value}" if taint.value else ""
+        taints.append(f"{taint.key}{value}:{taint.effect}")
+    return {
+        "since": str(node.metadata.creation_timestamp or ""),
+        "versions": versions,
+        "taints": taints,
+        "conditions": _conditions(node.status.conditions),
     }
 
 

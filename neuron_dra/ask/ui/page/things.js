@@ -55,7 +55,7 @@ export class NodeView extends ThingView {
     return show(
       this.main,
       heading("Node", node), make("p", {}, stateOf(row)), server,
-      make("div", { class: "side" }, picture(found), make("div", { class: "report" }, report(found), held(this.store, node))),
+      make("div", { class: "side" }, picture(found), make("div", { class: "report" }, report(found), held(this.store, node), nodeFacts(found?.node))),
     );
   }
 }
@@ -76,6 +76,13 @@ function picture(found) {
     make("ul", { class: "faults", "aria-label": "Marks of the picture" }, marks),
     make("details", {}, make("summary", {}, "each device in words"), make("ol", { start: "0", class: "faults" }, devices)),
   );
+}
+
+/** Return the programs of a node, its taints and its conditions. */
+function nodeFacts(about) {
+  if (!about) return null;
+  const lines = [["age", age(about.since) || "unknown"], ...about.versions, ["taints", about.taints.join(", ") || "none"]];
+  return [make("h2", {}, "The Node"), make("dl", {}, lines.map(([what, text]) => [make("dt", {}, what), make("dd", {}, name(text))])), conditions(about.conditions)];
 }
 
 function held(store, node) {
