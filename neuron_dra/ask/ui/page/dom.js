@@ -3,6 +3,7 @@
 
 const SVG = "http://www.w3.org/2000/svg";
 const LONGEST = 1000; // characters of a text of the cluster: a tenant can write 32,000 into one
+const SHORT = 20; // characters of a name that stays in one line
 const CONTROLS = /[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g;
 
 /** Return a text with its invisible marks of direction written out: one that is not closed would end an isolation. */
@@ -38,7 +39,8 @@ export function draw(tag, attributes = {}, ...children) {
 export function name(text) {
   const whole = String(text);
   const left = whole.length - LONGEST;
-  return make("bdi", {}, left > 0 ? `${whole.slice(0, LONGEST)} … ${count(left, "more character")}` : whole);
+  const style = whole.length > SHORT ? {} : { class: "short" };
+  return make("bdi", style, left > 0 ? `${whole.slice(0, LONGEST)} … ${count(left, "more character")}` : whole);
 }
 
 /** Return a text of a cluster, isolated from what is around, where there are no elements. */

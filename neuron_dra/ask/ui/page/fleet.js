@@ -1,7 +1,7 @@
 // The first view: a headline, what waits, what is wrong, the types, and the map.
 
 import { count, make, name, show, shown } from "./dom.js";
-import { SIZES } from "./layout.js";
+import { SIZES, short } from "./layout.js";
 import { table } from "./list.js";
 import { FleetMap } from "./map.js";
 import { link } from "./routes.js";
@@ -53,6 +53,7 @@ export class FleetView {
   open(main) {
     main.replaceChildren(make("div", { class: "headline" }, this.heading, this.when), this.figures, this.empty, this.columns, this.types, this.bar, this.map.element);
     this.update();
+    this.map.reveal();
   }
 
   /** Show the time of the data, which goes on although nothing changes. */
@@ -159,14 +160,14 @@ function faultLines(store) {
 
 function faultLine(same) {
   const [{ kind, what, detail }] = same;
-  const names = same.slice(0, NAMED).map((each, at) => [at ? ", " : "", linkOf(each)]);
+  const names = same.slice(0, NAMED).map((each, at) => [at ? ", " : "", linkOf(each, kind === "node" ? short(each.name) : each.name)]);
   const more = same.length > NAMED ? [" ", make("a", { href: link("faults") }, `and ${shown(same.length - NAMED)} more`)] : "";
   const details = same.length === 1 && detail ? [" (", name(detail), ")"] : "";
   return make("li", {}, make("span", { class: "key faulty" }, "!"), make("strong", {}, name(what)), `: ${kind}${same.length === 1 ? "" : "s"} `, names, more, details);
 }
 
 /** Return the link of what has a fault. */
-export function linkOf({ kind, name: thing }) {
+export function linkOf({ kind, name: thing }, text = thing) {
   const parts = { node: ["node", thing], pod: ["pod", ...thing.split("/")] }[kind] ?? ["server", thing];
-  return make("a", { href: link(...parts) }, name(thing));
+  return make("a", { href: link(...parts) }, name(text));
 }

@@ -54,7 +54,7 @@ export class FaultsView extends ListView {
     const list = new List("faults", "fault", [
       ["Fault", (row) => row.what, (row) => [make("span", { class: "key faulty" }, "!"), make("strong", {}, name(row.what))]],
       ["Kind", (row) => row.kind],
-      ["Name", (row) => row.name, linkOf],
+      ["Name", (row) => row.name, (row) => linkOf(row)],
       ["Detail", (row) => row.detail],
     ]);
     super(store, "Faults", "Nothing is wrong with nodes, UltraServers and pods.", list, () => [...store.all("wrong").values()]);

@@ -1,6 +1,6 @@
 // Starts the page: takes the token, follows the server, and shows the view that the address names.
 
-import { make, name, plain, show } from "./dom.js";
+import { byKey, keyOf, make, name, plain, show } from "./dom.js";
 import { FleetView } from "./fleet.js";
 import { FaultsView, HoldersView, NodesView, SearchView, WaitingView, WorkloadsView } from "./lists.js";
 import { link, route } from "./routes.js";
@@ -22,8 +22,12 @@ const STATES_OF_CONNECTION = {
 
 const store = new Store();
 const main = document.getElementById("main");
+const field = document.getElementById("words");
+const help = document.getElementById("help");
 const kept = new Map();
+const left = new Map(); // by view: what had the focus, and how far it was scrolled
 let view = null;
+let beforeSearch = link("fleet");
 let trouble = ["", ""];
 
 function openView() {
@@ -33,14 +37,21 @@ function openView() {
   const key = isView ? parts.join("/") : "fleet";
   if (view && main.dataset.view === key) return;
   document.getElementById("tip").hidden = true;
+  if (view) left.set(main.dataset.view, { focus: main.contains(document.activeElement) ? keyOf(document.activeElement) : "", top: main.scrollTop });
   main.dataset.view = key;
+  // An entry of the history that was seen before is one that Back, or Forward, leads to.
+  const isBack = Boolean(history.state?.seen);
+  const back = isBack ? left.get(key) : undefined;
+  history.replaceState({ seen: true }, "");
   if (!kept.has(kind) || parts.length > 1) kept.set(kind, new VIEWS[kind](store, parts));
   const wasOpen = view !== null;
   view = kept.get(kind);
   view.open(main);
-  if (wasOpen && kind !== "search") main.focus({ preventScroll: true });
-  main.scrollTop = 0;
   update();
+  const isTyping = document.activeElement === field && (kind === "search" || !isBack);
+  if (!isTyping) field.value = kind === "search" ? parts[1] : "";
+  if (wasOpen && !isTyping) ((back?.focus && byKey(main, back.focus)) || main).focus({ preventScroll: true });
+  main.scrollTop = back?.top ?? 0;
 }
 
 function update() {
@@ -84,24 +95,53 @@ function received(line) {
   update();
 }
 
-function searchFor(event) {
+/** Show what the field has, as one entry of the history. */
+function searchFor() {
+  const words = field.value.trim();
+  const isSearch = main.dataset.view.startsWith("search");
+  if (!isSearch) beforeSearch = location.hash || link("fleet");
+  if (words && !isSearch) location.hash = link("search", words);
+  else if (isSearch) location.replace(words ? link("search", words) : beforeSearch);
+}
+
+function onKey(event) {
+  if (event.key === "Escape" && !help.open) return onEscape(event);
+  if (event.target.matches("input") || event.ctrlKey || event.metaKey || event.altKey) return undefined;
+  if (event.key === "?" && !help.open) help.showModal();
+  if (event.key !== "/" || help.open) return undefined;
   event.preventDefault();
-  const words = document.getElementById("words").value.trim();
-  if (words) location.hash = link("search", words);
+  field.select();
+  return field.focus();
+}
+
+/** End a search; outside of a field, return to the fleet. */
+function onEscape(event) {
+  const isSearch = main.dataset.view.startsWith("search");
+  if (event.target === field) {
+    field.value = "";
+    searchFor();
+    main.focus();
+  } else if (isSearch) {
+    location.replace(beforeSearch);
+  } else if (!event.target.matches("input") && main.dataset.view !== "fleet") {
+    location.hash = link("fleet");
+  }
 }
 
 async function start() {
   addEventListener("hashchange", openView);
-  document.getElementById("search").addEventListener("submit", searchFor);
+  field.addEventListener("input", searchFor);
+  document.getElementById("search").addEventListener("submit", (event) => {
+    event.preventDefault();
+    main.querySelector("tbody a")?.focus();
+  });
+  document.getElementById("keys").addEventListener("click", () => help.showModal());
+  document.getElementById("close").addEventListener("click", () => help.close());
   document.getElementById("skip").addEventListener("click", (event) => {
     event.preventDefault(); // its fragment is no view
     main.focus();
   });
-  addEventListener("keydown", (event) => {
-    if (event.key !== "/" || event.target.matches("input")) return;
-    event.preventDefault();
-    document.getElementById("words").focus();
-  });
+  addEventListener("keydown", onKey);
   const whole = embedded();
   if (!whole) await takeToken();
   if (whole?.start && !location.hash) history.replaceState(null, "", whole.start);

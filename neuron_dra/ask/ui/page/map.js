@@ -20,7 +20,7 @@ export class FleetMap {
     this.element = make(
       "div",
       {
-        class: "map", role: "listbox", tabindex: "0", "aria-label": "Map of the nodes: arrow keys move, Enter opens",
+        class: "map", "data-key": "map", role: "listbox", tabindex: "0", "aria-label": "Map of the nodes: arrow keys move, Enter opens",
         scroll: () => this.soon(), keydown: (event) => this.onKey(event), focus: () => this.point(), blur: () => this.leave(),
         mousemove: (event) => this.onMove(event), mouseleave: () => this.tip(""), click: (event) => this.onClick(event),
       },
@@ -259,7 +259,9 @@ export class FleetMap {
 
   onClick(event) {
     const node = this.at(event);
-    if (node) location.hash = link("node", node);
+    if (!node) return;
+    this.cursor = node; // which Back returns to
+    location.hash = link("node", node);
   }
 
   onMove(event) {
