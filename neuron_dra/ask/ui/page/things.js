@@ -174,7 +174,7 @@ function ranks(list) {
 
 function conditions(list) {
   if (!list.length) return null;
-  return [make("h2", {}, "Conditions"), table(["Type", "Status", "Reason", "Message"], list.map((each) => [each.type, each.status, each.reason, each.message].map(name)))];
+  return [make("h2", {}, "Conditions"), table(["Type", "Status", "Reason", "Message"], list.map((each) => [each.type, each.status, each.reason, each.message].map((text) => name(text || "-"))))];
 }
 
 function happened(list) {
