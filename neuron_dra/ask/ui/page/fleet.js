@@ -1,6 +1,6 @@
 // The first view: a headline, what waits, what is wrong, the types, and the map.
 
-import { count, make, name, show, shown } from "./dom.js";
+import { compare, count, make, name, show, shown } from "./dom.js";
 import { SIZES, short } from "./layout.js";
 import { table } from "./list.js";
 import { FleetMap } from "./map.js";
@@ -10,7 +10,7 @@ import { WaitingList, waitingItems, waitingNumbers } from "./waiting.js";
 
 const ITEMS = 3; // that wait and are listed above the map
 const FAULTS = 4;
-const NAMED = 6; // with one fault
+const NAMED = 4; // with one fault
 const LARGE = 1500; // nodes from which on each begins as one square
 
 export class FleetView {
@@ -130,7 +130,8 @@ function serversText(rows) {
   const free = rows.filter((row) => row.freeServers.length).map((row) => row.freeServers);
   if (!free.length) return "";
   const [whole, pairs, single] = [0, 1, 2].map((at) => free.reduce((sum, each) => sum + each[at], 0));
-  return `${count(whole, "UltraServer")}, ${count(pairs, "pair")} and ${count(single, "node")}`;
+  const parts = [[whole, "UltraServer"], [pairs, "pair"], [single, "node"]].filter(([number]) => number).map((each) => count(...each));
+  return parts.length ? parts.join(", ") : "no UltraServer, pair or node";
 }
 
 const HEADS = ["Type", "Nodes", "Free", "Free groups", "Held", "Unhealthy", "Reserved nodes", "Problems"];
@@ -160,7 +161,8 @@ function faultLines(store) {
 
 function faultLine(same) {
   const [{ kind, what, detail }] = same;
-  const names = same.slice(0, NAMED).map((each, at) => [at ? ", " : "", linkOf(each, kind === "node" ? short(each.name) : each.name)]);
+  const inOrder = same.toSorted((one, other) => compare(one.name, other.name));
+  const names = inOrder.slice(0, NAMED).map((each, at) => [at ? ", " : "", linkOf(each, kind === "node" ? short(each.name) : each.name)]);
   const more = same.length > NAMED ? [" ", make("a", { href: link("faults") }, `and ${shown(same.length - NAMED)} more`)] : "";
   const details = same.length === 1 && detail ? [" (", name(detail), ")"] : "";
   return make("li", {}, make("span", { class: "key faulty" }, "!"), make("strong", {}, name(what)), `: ${kind}${same.length === 1 ? "" : "s"} `, names, more, details);
