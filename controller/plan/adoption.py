@@ -24,28 +24,28 @@ def adopt_entries(index: FleetIndex, holdings: Holdings, now: datetime.datetime)
     entries, by UltraServer.
     """
     errors: dict[str, Exception] = {}
-    workloads = {each.ref: each for each in index.workloads}
-    for name, unread in sorted(index.evidence.unread.items()):
-        left: list[UnreadAllocation] = []
+    workloads = {workload.ref: workload for workload in index.workloads}
+    for ultraserver_name, unread in sorted(index.evidence.unread.items()):
+        still_unread: list[UnreadAllocation] = []
         taken: list[Reservation] = []
-        for one in unread:
-            workload = workloads.get(one.official.workload) if one.official else None
+        for unread_entry in unread:
+            workload = workloads.get(unread_entry.official.workload) if unread_entry.official else None
             try:
                 others = [*holdings.of(workload.uid), *taken] if workload else taken
-                found = _adopted(one, workload, others, index, name, now)
+                allocation_or_entry = _adopted(unread_entry, workload, others, index, ultraserver_name, now)
             except Exception as err:
-                errors[name] = err
-                found = one
-            if isinstance(found, UnreadAllocation):
-                left.append(found)
+                errors[ultraserver_name] = err
+                allocation_or_entry = unread_entry
+            if isinstance(allocation_or_entry, UnreadAllocation):
+                still_unread.append(allocation_or_entry)
             else:
-                taken.append(Reservation(name, found))
-        holdings.adopt(name, left, taken)
+                taken.append(Reservation(ultraserver_name, allocation_or_entry))
+        holdings.adopt(ultraserver_name, still_unread, taken)
     return errors
 
 
 def _adopted(
-    one: UnreadAllocation,
+    unread_entry: UnreadAllocation,
     workload: Workload | None,
     others: Iterable[Reservation],
     index: FleetIndex,
@@ -57,23 +57,23 @@ def _adopted(
     AWS's operator tags no nodes. If the nodes of an entry have a tag of its workload, then the entry is ours, and a CRD
     of AWS's has dropped its ids.
     """
-    official = one.official
+    official = unread_entry.official
     if official is None:
-        return one
+        return unread_entry
     derived = _derived_id(official, index, ultraserver)
-    if workload is None and not any(name in index.node_by_name for name in official.nodes):
+    if workload is None and not any(node_name in index.node_by_name for node_name in official.nodes):
         return _identified(official, official.workload_uid or derived, derived, index, now)  # nothing is left of it
     tag = _shown(index, official)
     another = tag is not None and (workload is None or workload.uid != tag.workload_uid)
     if tag is not None and another and official.workload_uid in ("", tag.workload_uid):
         # Of a workload that is gone, and not of the next one with its name: it is released.
         # A tag alone does not say that a workload of another name has the slot.
-        made = _identified(official, tag.workload_uid, tag.allocation_id, index, now)
-        return replace(made, only_shown=True)
+        tagged_allocation = _identified(official, tag.workload_uid, tag.allocation_id, index, now)
+        return replace(tagged_allocation, only_shown=True)
     copied = _ids_in_status(workload, official) if workload else set()
     why = _why_not_adopted(official, workload, others, proven=bool(copied) or (tag is not None and not another))
     if workload is None or why:
-        return replace(one, problem=why)
+        return replace(unread_entry, problem=why)
     ids = _ids_in_tags(index, workload, official) or copied
     return _identified(official, workload.uid, ids.pop() if len(ids) == 1 else derived, index, now)
 
@@ -83,15 +83,15 @@ def _shown(index: FleetIndex, official: Allocation) -> Tag | None:
 
     A dead node shows its last tag permanently.
     """
-    found: dict[tuple[str, str], Tag] = {}
-    for name in official.nodes:
-        node, published = index.node_by_name.get(name), index.published_by_name.get(name)
+    tags_by_ids: dict[tuple[str, str], Tag] = {}
+    for node_name in official.nodes:
+        node, published = index.node_by_name.get(node_name), index.published_by_name.get(node_name)
         lives = node is not None and node.ready and not node.out_of_service
         if node is None or published is None or published.tag is None or not lives:
             continue
         if published.node_uid in ("", node.uid):
-            found[published.tag.workload_uid, published.tag.allocation_id] = published.tag
-    tags = list(found.values())
+            tags_by_ids[published.tag.workload_uid, published.tag.allocation_id] = published.tag
+    tags = list(tags_by_ids.values())
     return tags[0] if len(tags) == 1 and tags[0].workload == official.workload else None
 
 
@@ -112,8 +112,8 @@ def _why_not_adopted(
         return f"{entry} has workload UID {official.workload_uid}, and the workload's is {workload.uid}"
     if proven or workload.deleting or official.phase is not Phase.BOUND:
         return ""
-    held = {(each.allocation.holder, each.allocation.ultraserver_index) for each in others}
-    if (workload.uid, official.ultraserver_index) in held:
+    held_indices = {(reservation.allocation.holder, reservation.allocation.ultraserver_index) for reservation in others}
+    if (workload.uid, official.ultraserver_index) in held_indices:
         return f"{entry} has the index of another group of the workload"
     if official.ultraserver_index >= workload.count:
         return f"{entry} has an index beyond spec.serverCount {workload.count}"
@@ -127,12 +127,12 @@ def _identified(
 ) -> Allocation:
     """Return the allocation with these ids, and the UIDs of its nodes."""
     nodes = index.node_by_name
-    here = all(name in nodes for name in official.nodes)
+    all_nodes_exist = all(node_name in nodes for node_name in official.nodes)
     return replace(
         official,
         workload_uid=workload_uid,
         allocation_id=allocation_id,
-        node_uids=tuple(nodes[name].uid for name in official.nodes) if here else (),
+        node_uids=tuple(nodes[node_name].uid for node_name in official.nodes) if all_nodes_exist else (),
         allocated_at=time(now) if official.phase is Phase.PENDING else official.allocated_at or time(now),
     )
 
@@ -146,22 +146,22 @@ def _derived_id(official: Allocation, index: FleetIndex, ultraserver: str) -> st
 
 def _ids_in_tags(index: FleetIndex, workload: Workload, official: Allocation) -> set[str]:
     """Return the ids that the nodes show of a reservation for the workload that is not being released."""
-    found = set()
-    for name in official.nodes:
-        published = index.published_by_name.get(name)
+    allocation_ids = set()
+    for node_name in official.nodes:
+        published = index.published_by_name.get(node_name)
         tag = published.tag if published is not None else None
         if tag is None or tag.workload_uid != workload.uid:
             continue
         if tag.phase is not Phase.DRAINING or official.phase is Phase.DRAINING:
-            found.add(tag.allocation_id)
-    return found
+            allocation_ids.add(tag.allocation_id)
+    return allocation_ids
 
 
 def _ids_in_status(workload: Workload, official: Allocation) -> set[str]:
     """Return the ids that the workload's own status has for these nodes."""
     place = (official.ultraserver_index, official.nodes)
-    found = set()
+    allocation_ids = set()
     for record in workload.groups:
         if (record["ultraserverIndex"], tuple(record["nodes"])) == place:
-            found.add(record["allocationId"])
-    return found
+            allocation_ids.add(record["allocationId"])
+    return allocation_ids

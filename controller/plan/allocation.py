@@ -58,88 +58,98 @@ class _Dropped:
 
 def _drop_unusable(view: View, broken: set[str]) -> _Dropped:
     """Release slots that the workload cannot use."""
-    workload, sight, held = view.workload, view.sight, view.held
+    workload, sight, reservations = view.workload, view.sight, view.held
     reasons: list[str] = []
-    kept: set[int] = set()
-    leaving = {each.allocation.ultraserver_index for each in view.leaving()}
+    kept_indices: set[int] = set()
+    leaving_indices = {reservation.allocation.ultraserver_index for reservation in view.leaving()}
 
-    def worth(each: Reservation) -> tuple[bool, bool]:
+    def worth(reservation: Reservation) -> tuple[bool, bool]:
         """Sort key. A failed write may leave two reservations for one index: the one whose pods may run stays."""
-        return each.allocation.phase is not Phase.BOUND, each.allocation.allocation_id in broken
+        return reservation.allocation.phase is not Phase.BOUND, reservation.allocation.allocation_id in broken
 
-    for one in sorted(held, key=worth):
-        allocation = one.allocation
+    for reservation in sorted(reservations, key=worth):
+        allocation = reservation.allocation
         index = allocation.ultraserver_index
         if allocation.phase is Phase.DRAINING:
             continue
-        surplus = index >= workload.count or index in kept or not _fits(view, one)
+        is_surplus = index >= workload.count or index in kept_indices or not _fits(view, reservation)
         if allocation.phase is Phase.BOUND:
-            if surplus:
-                held = held.drain(one, notice=objects.notice(NoticeReason.RELEASING, view.now))
+            if is_surplus:
+                reservations = reservations.drain(reservation, notice=objects.notice(NoticeReason.RELEASING, view.now))
             elif allocation.allocation_id not in broken:
-                kept.add(index)
+                kept_indices.add(index)
             continue
-        foreign = sight.untagged_claims(allocation)
-        gone = [name for name in allocation.nodes if not sight.is_there(name, allocation)]
-        faults = [*recovery.current_faults(view, one)]
-        reported = sorted({name for name, reason in faults if reason == Reason.NODE_UNHEALTHY})
-        worse = sorted({name for name, _ in faults} - {*reported})
-        if surplus or foreign or gone or faults:
-            held = held.drop(one)
-            reasons += [f"{use.holder(workload.namespace)} has devices of {shortened(use.nodes)}" for use in foreign]
-            reasons += [f"node {name} is gone" for name in gone]
-            reasons += [f"node {name} is reported as unhealthy by an agent" for name in reported]
-            reasons += [f"node {name} has lost links or devices that the group needs" for name in worse]
+        foreign_claims = sight.untagged_claims(allocation)
+        gone_nodes = [node_name for node_name in allocation.nodes if not sight.is_there(node_name, allocation)]
+        faults = [*recovery.current_faults(view, reservation)]
+        reported_nodes = sorted({node_name for node_name, reason in faults if reason == Reason.NODE_UNHEALTHY})
+        degraded_nodes = sorted({node_name for node_name, _ in faults} - {*reported_nodes})
+        if is_surplus or foreign_claims or gone_nodes or faults:
+            reservations = reservations.drop(reservation)
+            reasons += [
+                f"{use.holder(workload.namespace)} has devices of {shortened(use.nodes)}" for use in foreign_claims
+            ]
+            reasons += [f"node {node_name} is gone" for node_name in gone_nodes]
+            reasons += [f"node {node_name} is reported as unhealthy by an agent" for node_name in reported_nodes]
+            reasons += [
+                f"node {node_name} has lost links or devices that the group needs" for node_name in degraded_nodes
+            ]
             continue
-        found, why = (held, "") if index in leaving else _give_up_late(view, held, one)
-        if why:
-            held = found
-            reasons.append(why)
+        why_late = ""
+        if index not in leaving_indices:
+            reservations, why_late = _give_up_late(view, reservations, reservation)
+        if why_late:
+            reasons.append(why_late)
         else:
-            kept.add(index)
-    done = _Dropped(view.having(held), tuple(reasons))
-    return _release(done) if held.draining else done
+            kept_indices.add(index)
+    done = _Dropped(view.having(reservations), tuple(reasons))
+    return _release(done) if reservations.draining else done
 
 
 def _release(dropped: _Dropped) -> _Dropped:
     """Go on with the release of slots: of those that the workload gave up, and of those with faults."""
     view = dropped.view
-    uid, held = view.workload.uid, view.held
-    given = [each for each in held.draining if each.allocation.ultraserver_index >= view.workload.count]
-    lost = [each for each in held.draining if each.allocation.ultraserver_index < view.workload.count]
-    because_of_faults = releasing.release_reservations(view.sight, uid, held, lost, failed=True)
-    by_request = releasing.release_reservations(view.sight, uid, because_of_faults.held, given)
+    uid, reservations = view.workload.uid, view.held
+    beyond_count: list[Reservation] = []
+    within_count: list[Reservation] = []
+    for reservation in reservations.draining:
+        is_beyond = reservation.allocation.ultraserver_index >= view.workload.count
+        (beyond_count if is_beyond else within_count).append(reservation)
+    because_of_faults = releasing.release_reservations(view.sight, uid, reservations, within_count, failed=True)
+    by_request = releasing.release_reservations(view.sight, uid, because_of_faults.held, beyond_count)
     waiting = by_request.waiting or because_of_faults.waiting
     actions = (*because_of_faults.actions, *by_request.actions)
     return _Dropped(view.having(by_request.held), dropped.reasons, waiting, actions)
 
 
-def _fits(view: View, one: Reservation) -> bool:
+def _fits(view: View, reservation: Reservation) -> bool:
     """Return True if the reservation has the size and the instance type of the workload's spec."""
     workload = view.workload
-    group = view.sight.index.group_by_name.get(one.ultraserver)
+    group = view.sight.index.group_by_name.get(reservation.ultraserver)
     instance_type = group.instance_type if group is not None else workload.instance_type
-    return (one.allocation.node_count, instance_type) == (workload.size, workload.instance_type)
+    return (reservation.allocation.node_count, instance_type) == (workload.size, workload.instance_type)
 
 
-def _give_up_late(view: View, held: Held, one: Reservation) -> tuple[Held, str]:
+def _give_up_late(view: View, reservations: Held, reservation: Reservation) -> tuple[Held, str]:
     """Release a reservation if a node has not tagged within the tag timeout; return why, or nothing."""
-    sight, allocation, timeout = view.sight, one.allocation, view.limits.tag_timeout
+    sight, allocation, timeout = view.sight, reservation.allocation, view.limits.tag_timeout
     deadline = decode.time(allocation.allocated_at) + timeout
-    late = [name for name in allocation.nodes if not sight.shows(name, allocation, Phase.PENDING)]
-    dead = [name for name in allocation.nodes if not sight.is_ready(name)]
-    if not (late or dead):
-        return held, ""
+    untagged_nodes = [
+        node_name for node_name in allocation.nodes if not sight.shows(node_name, allocation, Phase.PENDING)
+    ]
+    not_ready_nodes = [node_name for node_name in allocation.nodes if not sight.is_ready(node_name)]
+    if not (untagged_nodes or not_ready_nodes):
+        return reservations, ""
     if view.now < deadline:
         sight.look_again(deadline)
-        return held, ""
+        return reservations, ""
     seconds = f"{timeout.total_seconds():g} s"
-    if dead:
+    if not_ready_nodes:
         # Nodes that are not Ready are not chosen again.
-        return held.drop(one), f"not Ready for {seconds}: {shortened(dead)}"
+        return reservations.drop(reservation), f"not Ready for {seconds}: {shortened(not_ready_nodes)}"
     # Closed for a while, so that it is not chosen again at once.
-    closed = held.drain(one, notice=objects.notice(NoticeReason.RELEASING, view.now))
-    return closed, f"no tag within {seconds} from {shortened(late)}"
+    closed = reservations.drain(reservation, notice=objects.notice(NoticeReason.RELEASING, view.now))
+    return closed, f"no tag within {seconds} from {shortened(untagged_nodes)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,11 +171,13 @@ def _reserve(view: View, opened: int) -> _Reserved:
     missing = [index for index in range(workload.count) if index not in live]
     if not missing:
         return _Reserved(view)
-    leaving = [each for each in view.leaving() if each.allocation.ultraserver_index in missing]
+    leaving = [reservation for reservation in view.leaving() if reservation.allocation.ultraserver_index in missing]
     if leaving:
-        names = [name for each in leaving for name in each.allocation.nodes]
-        text = f"pods with the same ranks may still run on nodes that are being released: {shortened(tuple(names))}"
-        advice = releasing.dead_node_advice(view.sight, names)
+        node_names = [node_name for reservation in leaving for node_name in reservation.allocation.nodes]
+        text = (
+            f"pods with the same ranks may still run on nodes that are being released: {shortened(tuple(node_names))}"
+        )
+        advice = releasing.dead_node_advice(view.sight, node_names)
         return _Reserved(view, placement.Shortage(Reason.WAITING_FOR_RELEASE, join_texts(text, advice)))
     over = view.refusal(missing)
     if over is not None:  # it does not wait for nodes, so it holds back no other workload
@@ -182,14 +194,14 @@ def _reserve(view: View, opened: int) -> _Reserved:
         shortage, turn = view.shortage(len(missing)), None
     else:
         shortage, turn = queue.held_back(view, first)
-    left = _without_first_reservation(view)
-    largest = _exceeds_fleet(left, live, kind)
+    without_first = _without_first_reservation(view)
+    largest = _exceeds_fleet(without_first, live, kind)
     if largest is not None:
-        return _Reserved(left, _unsatisfiable(left, len(missing), largest), turn=turn)
+        return _Reserved(without_first, _unsatisfiable(without_first, len(missing), largest), turn=turn)
     # Nodes that become free do not extend a block, and do not pass a test.
     can_starve = shortage.reason not in (Reason.BLOCK_ENDS_TOO_SOON, Reason.NOT_QUALIFIED) and workload.target is None
     starves = can_starve and view.free_slots.has_type(workload.instance_type) and queue.starves(view)
-    return _Reserved(left, shortage, starves, turn)
+    return _Reserved(without_first, shortage, starves, turn)
 
 
 def _without_first_reservation(view: View) -> View:
@@ -199,7 +211,9 @@ def _without_first_reservation(view: View) -> View:
     """
     if view.has_template or view.has_run:
         return view
-    pending = [one for one in view.held.live().values() if one.allocation.phase is Phase.PENDING]
+    pending = [
+        reservation for reservation in view.held.live().values() if reservation.allocation.phase is Phase.PENDING
+    ]
     return view.having(view.held.drop(*pending))
 
 
@@ -210,10 +224,10 @@ def _exceeds_fleet(view: View, live: Mapping[int, Reservation], kind: str | None
     workload's own `live` slots count too.
     """
     workload = view.workload
-    mine = {name for each in live.values() for name in each.allocation.nodes}
-    usable = len(view.slots_of(mine))
-    asked = (workload.instance_type, workload.size, kind)
-    largest = len(live) + view.free_slots.capacity(*asked, takes_spares=view.takes_spares) - usable
+    own_node_names = {node_name for reservation in live.values() for node_name in reservation.allocation.nodes}
+    usable = len(view.slots_of(own_node_names))
+    slot_type = (workload.instance_type, workload.size, kind)
+    largest = len(live) + view.free_slots.capacity(*slot_type, takes_spares=view.takes_spares) - usable
     return None if workload.count <= largest else max(largest, len(live))
 
 
@@ -221,19 +235,22 @@ def _unsatisfiable(view: View, missing: int, largest: int) -> placement.Shortage
     """Return the shortage of a workload that the whole fleet cannot hold, with what would help."""
     shortage = view.shortage(missing)
     workload, free_slots, spares = view.workload, view.free_slots, view.takes_spares
-    kind, size = workload.instance_type, workload.size
-    if not free_slots.has_type(kind):
+    instance_type, size = workload.instance_type, workload.size
+    if not free_slots.has_type(instance_type):
         return shortage
     if largest:
         advice = f"set spec.serverCount to at most {largest}"
     else:
-        others = (each for each in SLOT_SIZES if each != size)
-        numbers = ((free_slots.capacity(kind, each, None, takes_spares=spares), each) for each in others)
-        found = " and ".join(f"{number} of {each}" for number, each in numbers if number)
-        advice = f"there are {found}" if found else "there are none of other sizes"
+        other_sizes = (slot_size for slot_size in SLOT_SIZES if slot_size != size)
+        capacities = (
+            (free_slots.capacity(instance_type, slot_size, None, takes_spares=spares), slot_size)
+            for slot_size in other_sizes
+        )
+        alternatives = " and ".join(f"{capacity} of {slot_size}" for capacity, slot_size in capacities if capacity)
+        advice = f"there are {alternatives}" if alternatives else "there are none of other sizes"
     groups = f"{largest} group{'s' if largest != 1 else ''} of {size}"
-    besides = " besides the spares" if free_slots.keeps_spares(kind) and not spares else ""
+    besides = " besides the spares" if free_slots.keeps_spares(instance_type) and not spares else ""
     text = f"all healthy UltraServers together have {groups}{besides}: {advice}, or add or repair nodes"
-    most = free_slots.members(kind, takes_spares=spares) // size
+    most = free_slots.members(instance_type, takes_spares=spares) // size
     reason = Reason.EXCEEDS_FLEET if workload.count > most else shortage.reason
     return placement.Shortage(reason, f"{shortage.message}; {text}; it holds no other workload back")

@@ -18,17 +18,24 @@ def bind(view: View, closing: frozenset[int], opened: int) -> tuple[View, list[s
     """
     size, groups = view.workload.size, _open_groups(view, opened)
     view = view.having(view.held.with_world_size(size, _address(view), groups))
-    held, sight = view.held, view.sight
-    live = held.live()
-    occupied = closing | {each.allocation.ultraserver_index for each in view.leaving()}
-    occupied |= {index for index, each in live.items() if each.allocation.phase is Phase.BOUND}
-    free = [each for each in held.pending if each.allocation.ultraserver_index not in occupied]
-    other_size = held.with_another_size(view.stored) if free else []
-    have_tags = not other_size and all(sight.has_tags(reservation.allocation) for reservation in free)
-    if have_tags and sight.has_read_claims(free):
-        held = held.bind(*free)
-    untagged = [name for each in held.pending for name in sight.without_tag(each.allocation)]
-    return view.having(held), [*untagged, *(name for each in other_size for name in each.allocation.nodes)]
+    reservations, sight = view.held, view.sight
+    live = reservations.live()
+    occupied_indices = closing | {reservation.allocation.ultraserver_index for reservation in view.leaving()}
+    occupied_indices |= {index for index, reservation in live.items() if reservation.allocation.phase is Phase.BOUND}
+    unoccupied = [
+        reservation
+        for reservation in reservations.pending
+        if reservation.allocation.ultraserver_index not in occupied_indices
+    ]
+    other_size = reservations.with_another_size(view.stored) if unoccupied else []
+    have_tags = not other_size and all(sight.has_tags(reservation.allocation) for reservation in unoccupied)
+    if have_tags and sight.has_read_claims(unoccupied):
+        reservations = reservations.bind(*unoccupied)
+    untagged = [
+        node_name for reservation in reservations.pending for node_name in sight.without_tag(reservation.allocation)
+    ]
+    without_size = [node_name for reservation in other_size for node_name in reservation.allocation.nodes]
+    return view.having(reservations), [*untagged, *without_size]
 
 
 def _open_groups(view: View, opened: int) -> int:
@@ -45,7 +52,7 @@ def _address(view: View) -> Rendezvous | None:
     if first is None or view.sight.known.without_services:
         return None
     mode = workload.rendezvous if workload.rendezvous in rendezvous.MODES else ""
-    stored, found = first.allocation.rendezvous, view.sight.node(first.allocation.nodes[0])
-    host_ip = (found.internal_ip if found else "") or (stored.host_ip if stored else "")
+    stored_rendezvous, first_node = first.allocation.rendezvous, view.sight.node(first.allocation.nodes[0])
+    host_ip = (first_node.internal_ip if first_node else "") or (stored_rendezvous.host_ip if stored_rendezvous else "")
     address = rendezvous.address(workload.namespace, workload.name)
     return Rendezvous(address, mode, host_ip if mode == rendezvous.HOST else "")

@@ -25,22 +25,25 @@ TOO_SOON: Final = "EndsBeforeWorkload"
 def taken_back(view: View) -> tuple[datetime.datetime, list[str]] | None:
     """Return when EC2 may take back the first nodes of a workload, and which; None if that is not known of any."""
     names = [
-        name for each in view.held if each.allocation.phase is not Phase.DRAINING for name in each.allocation.nodes
+        node_name
+        for reservation in view.held
+        if reservation.allocation.phase is not Phase.DRAINING
+        for node_name in reservation.allocation.nodes
     ]
-    nodes = [view.sight.node(name) for name in names]
+    nodes = [view.sight.node(node_name) for node_name in names]
     ends = {node.name: node.block_end for node in nodes if node is not None and node.block_end is not None}
     if not ends:
         return None
     first = min(ends.values())
-    return first - view.limits.block_lead, sorted(name for name, end in ends.items() if end == first)
+    return first - view.limits.block_lead, sorted(node_name for node_name, end in ends.items() if end == first)
 
 
 def ends_soon(view: View) -> tuple[bool, str, str] | None:
     """Return value, reason and message of the condition EndsSoon; None if no end is known."""
-    found = taken_back(view)
-    if found is None:
+    first_loss = taken_back(view)
+    if first_loss is None:
         return _as_told(view)
-    moment, names = found
+    moment, names = first_loss
     workload = view.workload
     text = f"EC2 may take back {shortened(names)} from {objects.time(moment)} on, because their capacity block ends"
     if view.now >= moment - view.limits.block_notice:  # also in Limits.told_before_end
@@ -65,8 +68,8 @@ def told(view: View) -> Held:
 
 def _as_told(view: View) -> tuple[bool, str, str] | None:
     """Return the condition as it was, if it was told that nodes are taken back and some are gone; None otherwise."""
-    told = condition(view.workload.status, ENDS_SOON)
-    names = (name for each in view.held for name in each.allocation.nodes)
-    if told.get("status") != "True" or all(view.sight.node(name) is not None for name in names):
+    stored = condition(view.workload.status, ENDS_SOON)
+    names = (node_name for reservation in view.held for node_name in reservation.allocation.nodes)
+    if stored.get("status") != "True" or all(view.sight.node(node_name) is not None for node_name in names):
         return None
-    return True, str(told.get("reason")), str(told.get("message"))
+    return True, str(stored.get("reason")), str(stored.get("message"))

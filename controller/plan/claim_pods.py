@@ -36,14 +36,14 @@ def users(use: ClaimUse, pods: Iterable[Pod]) -> Pods:
     They name the claim, or they name claims and are of a PodGroup that it is reserved for. Pods that have ended hold
     nothing.
     """
-    groups = {each.name for each in use.others if each.is_pod_group}
-    found = []
+    pod_groups = {consumer.name for consumer in use.others if consumer.is_pod_group}
+    using_pods = []
     for pod in pods:
         if pod.metadata.namespace != use.namespace or (pod.status is not None and pod.status.phase in ENDED):
             continue
-        if use.name in pod.claims or (_group(pod) in groups and _has_claims(pod)):
-            found.append((pod.metadata.name, pod.metadata.uid))
-    return tuple(sorted(found))
+        if use.name in pod.claims or (_group(pod) in pod_groups and _has_claims(pod)):
+            using_pods.append((pod.metadata.name, pod.metadata.uid))
+    return tuple(sorted(using_pods))
 
 
 def _group(pod: Pod) -> str | None:

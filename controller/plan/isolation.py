@@ -42,9 +42,15 @@ def of_ultraserver(stored: UltraServer, err: Exception, now: datetime.datetime) 
     before = condition(stored.status, "Degraded")
     if (before.get("reason"), before.get("message")) == (Reason.INTERNAL_ERROR, text):
         return []
-    made = objects.new_condition(stored.status, "Degraded", True, Reason.INTERNAL_ERROR, text, now, stored.generation)
-    others = [each for each in stored.status.get("conditions") or [] if each.get("type") not in ("Degraded", "Spare")]
-    status = {**stored.status, "state": "Degraded", "conditions": [made, *others]}
+    degraded = objects.new_condition(
+        stored.status, "Degraded", True, Reason.INTERNAL_ERROR, text, now, stored.generation
+    )
+    other_conditions = [
+        stored_condition
+        for stored_condition in stored.status.get("conditions") or []
+        if stored_condition.get("type") not in ("Degraded", "Spare")
+    ]
+    status = {**stored.status, "state": "Degraded", "conditions": [degraded, *other_conditions]}
     return [WriteUltraServerStatus(stored.name, stored.version, stored.status, status, None)]
 
 

@@ -141,18 +141,18 @@ class Ledger:
 
     def kept(self, view: View, reads: Reads) -> Step | None:
         """Return the step of an earlier plan, if all that it depends on is the same."""
-        known = self.earlier.decided.get(view.workload.uid)
-        if known is None or not known.holds(reads, view.now):
+        earlier_decision = self.earlier.decided.get(view.workload.uid)
+        if earlier_decision is None or not earlier_decision.holds(reads, view.now):
             return None
-        for moment in known.rechecks:
+        for moment in earlier_decision.rechecks:
             view.sight.look_again(moment)
         return Step(
-            known.verdict,
+            earlier_decision.verdict,
             view.held,
-            known.actions,
-            starving=known.starving,
-            starting=known.starting,
-            meeting=known.meeting,
+            earlier_decision.actions,
+            starving=earlier_decision.starving,
+            starting=earlier_decision.starting,
+            meeting=earlier_decision.meeting,
         )
 
     def after(self, view: View, step: Step, reads: Reads) -> None:
@@ -203,14 +203,14 @@ class Ledger:
     def release_the_gone(self) -> None:
         """Release the reservations of workloads that are gone; after an error they stay."""
         for uid in sorted(self.holdings.workload_uids() - self.index.workload_by_uid.keys()):
-            held, sight = self.holdings.of(uid), self.sight.anew()
+            reservations, sight = self.holdings.of(uid), self.sight.anew()
             try:
-                made = releasing.release_reservations(sight, uid, held, held.all, final=True)
+                release = releasing.release_reservations(sight, uid, reservations, reservations.all, final=True)
             except Exception as err:
-                self.errors[held.all[0].allocation.workload] = err
+                self.errors[reservations.all[0].allocation.workload] = err
                 continue
-            self.holdings.put(uid, made.held)
-            self.writes.after.extend(made.actions)
+            self.holdings.put(uid, release.held)
+            self.writes.after.extend(release.actions)
             self.note(sight)
 
     def find_spares(self) -> None:
@@ -230,8 +230,14 @@ class Ledger:
                 self.recheck.append(pause)
                 lasting[instance_type, namespace] = turn
                 continue
-            others = (each for each in self.index.workloads if each.instance_type == instance_type)
-            if any(self._waits_for_its_turn(each, turn) for each in others if each.namespace != namespace):
+            workloads_of_type = (
+                workload for workload in self.index.workloads if workload.instance_type == instance_type
+            )
+            if any(
+                self._waits_for_its_turn(workload, turn)
+                for workload in workloads_of_type
+                if workload.namespace != namespace
+            ):
                 lasting[instance_type, namespace] = turn
         self.turns = lasting
 

@@ -26,11 +26,11 @@ class Replaced:
 def replace(view: View, broken: set[str]) -> Replaced:
     """Replace slots with faults: reserve the new one first, then drain the old one."""
     live = view.held.live()
-    indices = {index for index, each in live.items() if each.allocation.allocation_id in broken}
+    indices = {index for index, reservation in live.items() if reservation.allocation.allocation_id in broken}
     if not indices:
         return Replaced(view)
-    fine = {index: each for index, each in live.items() if index not in indices}
-    view, shortage = _reserve(view, indices, view.near(fine))
+    staying = {index: reservation for index, reservation in live.items() if index not in indices}
+    view, shortage = _reserve(view, indices, view.near(staying))
     view, closing = _drain_replaced(view, indices)
     return Replaced(view, shortage, frozenset(closing))
 
@@ -43,32 +43,32 @@ def _reserve(view: View, indices: set[int], near: tuple[placement.Slot, ...]) ->
 
     Returns why there is none, or None.
     """
-    coming = {each.allocation.ultraserver_index for each in view.held.pending}
-    wanted = sorted(indices - coming)
-    if not wanted:
+    replaced_indices = {reservation.allocation.ultraserver_index for reservation in view.held.pending}
+    without_replacement = sorted(indices - replaced_indices)
+    if not without_replacement:
         return view, None
     view = view.replacing()
-    chosen = view.choose(len(wanted), near)
+    chosen = view.choose(len(without_replacement), near)
     if chosen is not None:
-        return view.reserving(wanted, chosen), None
-    return _in_place(view, wanted) or (view, view.shortage(len(wanted)))
+        return view.reserving(without_replacement, chosen), None
+    return _in_place(view, without_replacement) or (view, view.shortage(len(without_replacement)))
 
 
-def _in_place(view: View, wanted: list[int]) -> tuple[View, placement.Shortage] | None:
+def _in_place(view: View, indices: list[int]) -> tuple[View, placement.Shortage] | None:
     """Drain the slots first if their only fault is that instances were replaced in place, and no spare group exists.
 
     The same slots are then reserved again. Returns None if that does not help.
     """
     live = view.held.live()
-    slots = [live[index] for index in wanted]
-    for one in slots:
-        reasons = {each.reason for each in node_faults(view, one) if each.acts_at is not None}
-        own = view.slots_of({*one.allocation.nodes})
-        if reasons != {Reason.NODE_REPLACED} or view.sight.foreign(one.allocation) or not own:
+    reservations = [live[index] for index in indices]
+    for reservation in reservations:
+        reasons = {fault.reason for fault in node_faults(view, reservation) if fault.acts_at is not None}
+        own_slots = view.slots_of({*reservation.allocation.nodes})
+        if reasons != {Reason.NODE_REPLACED} or view.sight.foreign(reservation.allocation) or not own_slots:
             return None
-    names = tuple(name for one in slots for name in one.allocation.nodes)
+    names = tuple(node_name for reservation in reservations for node_name in reservation.allocation.nodes)
     text = f"no spare group: releasing nodes to reserve them again: {shortened(names)}"
-    view = view.having(view.held.drain(*slots, notice=_moves(view)))
+    view = view.having(view.held.drain(*reservations, notice=_moves(view)))
     return view, placement.Shortage(Reason.WAITING_FOR_RELEASE, text)
 
 
@@ -78,13 +78,15 @@ def _drain_replaced(view: View, indices: set[int]) -> tuple[View, set[int]]:
     `indices` are those of slots with a fault; if the fault has ended, the slot stays. A slot whose pods are on dead
     nodes only stays Bound: its nodes may come back.
     """
-    coming = {each.allocation.ultraserver_index: each for each in view.held.pending}
-    closed = {}
-    for index, one in view.held.live().items():
-        answered = index in indices and index in coming and view.sight.has_tags(coming[index].allocation)
-        if answered and releasing.pods_on_dead_nodes(view.sight, (one,)) is None:
-            closed[index] = one
-    return view.having(view.held.drain(*closed.values(), notice=_moves(view))), set(closed)
+    replacements = {reservation.allocation.ultraserver_index: reservation for reservation in view.held.pending}
+    drained = {}
+    for index, reservation in view.held.live().items():
+        replacement_shows_tags = (
+            index in indices and index in replacements and view.sight.has_tags(replacements[index].allocation)
+        )
+        if replacement_shows_tags and releasing.pods_on_dead_nodes(view.sight, (reservation,)) is None:
+            drained[index] = reservation
+    return view.having(view.held.drain(*drained.values(), notice=_moves(view))), set(drained)
 
 
 def _moves(view: View) -> Notice:

@@ -26,9 +26,9 @@ def next_step(view: View) -> Step:
         return isolation.of_workload(view, view.workload.problem)
     try:
         step = _decided(view)
-        then = view.having(step.held)
-        step = replace(step, held=block_end.told(then))
-        return step.seeing(pod_start.look_at(then), rendezvous.meeting(then))
+        view_after = view.having(step.held)
+        step = replace(step, held=block_end.told(view_after))
+        return step.seeing(pod_start.look_at(view_after), rendezvous.meeting(view_after))
     except Exception as err:
         return isolation.of_workload(view, isolation.named(err), err)
 
@@ -36,8 +36,8 @@ def next_step(view: View) -> Step:
 def _decided(view: View) -> Step:
     """Return the step of the first rule that applies, with the workload's finalizer or its status."""
     workload = view.workload
-    found = (rule(view) for rule in RULES)
-    step = next((each for each in found if each is not None), None)
+    steps = (rule(view) for rule in RULES)
+    step = next((rule_step for rule_step in steps if rule_step is not None), None)
     if step is None:
         step = not_to_be_read(view) or _with_nodes(view)
         if FINALIZER not in workload.finalizers:
@@ -72,17 +72,17 @@ def deleted(view: View) -> Step | None:
     workload = view.workload
     if not workload.deleting:
         return None
-    made = releasing.release_all(view, final=True)
+    release = releasing.release_all(view, final=True)
     if FINALIZER not in workload.finalizers:
-        return Step(None, made.held, made.actions)
+        return Step(None, release.held, release.actions)
     if view.held or view.own_templates:
-        return Step(Verdict(State.DEALLOCATING, *(made.waiting or RELEASING)), made.held, made.actions)
+        return Step(Verdict(State.DEALLOCATING, *(release.waiting or RELEASING)), release.held, release.actions)
     if view.unreadable:
         return Step(
-            Verdict(State.DEALLOCATING, Reason.UNREADABLE_RESERVATION, view.unreadable), made.held, made.actions
+            Verdict(State.DEALLOCATING, Reason.UNREADABLE_RESERVATION, view.unreadable), release.held, release.actions
         )
-    rest = tuple(name for name in workload.finalizers if name != FINALIZER)
-    return Step(None, made.held, (*made.actions, SetFinalizers.of(workload, rest)))
+    other_finalizers = tuple(name for name in workload.finalizers if name != FINALIZER)
+    return Step(None, release.held, (*release.actions, SetFinalizers.of(workload, other_finalizers)))
 
 
 def expired(view: View) -> Step | None:
@@ -90,12 +90,12 @@ def expired(view: View) -> Step | None:
     if not view.has_expired:
         return None
     message = str(condition(view.workload.status, IN_USE).get("message") or "")
-    made = releasing.release_all(view)
+    release = releasing.release_all(view)
     if view.held or view.own_templates:
-        verdict = Verdict(State.DEALLOCATING, *(made.waiting or (Reason.RELEASING, message)))
+        verdict = Verdict(State.DEALLOCATING, *(release.waiting or (Reason.RELEASING, message)))
     else:
         verdict = Verdict(State.FAILED, EXPIRED, message)
-    return Step(verdict, made.held, made.actions)
+    return Step(verdict, release.held, release.actions)
 
 
 def revoked(view: View) -> Step | None:
@@ -103,12 +103,14 @@ def revoked(view: View) -> Step | None:
 
     The quota is given back only when all nodes are free: until then others would get it a second time.
     """
-    found = view.admission
-    if found is None or not found.revoked or not (view.held or view.own_templates):
+    admission = view.admission
+    if admission is None or not admission.revoked or not (view.held or view.own_templates):
         return None
-    made = releasing.release_all(view)
-    reason, message = made.waiting or RELEASING
-    return Step(Verdict(State.DEALLOCATING, reason, join_texts(found.message, message)), made.held, made.actions)
+    release = releasing.release_all(view)
+    reason, message = release.waiting or RELEASING
+    return Step(
+        Verdict(State.DEALLOCATING, reason, join_texts(admission.message, message)), release.held, release.actions
+    )
 
 
 def failed(view: View) -> Step | None:
@@ -116,11 +118,11 @@ def failed(view: View) -> Step | None:
     problem = view.problem
     if problem is None or view.has_run or view.workload.restarting:
         return None
-    made = releasing.release_reservations(view.sight, view.workload.uid, view.held, view.held.all)
-    if not made.held:
-        return Step(Verdict(State.FAILED, *problem), made.held, made.actions)
-    reason, message = made.waiting or RELEASING
-    return Step(Verdict(State.DEALLOCATING, reason, join_texts(message, problem[1])), made.held, made.actions)
+    release = releasing.release_reservations(view.sight, view.workload.uid, view.held, view.held.all)
+    if not release.held:
+        return Step(Verdict(State.FAILED, *problem), release.held, release.actions)
+    reason, message = release.waiting or RELEASING
+    return Step(Verdict(State.DEALLOCATING, reason, join_texts(message, problem[1])), release.held, release.actions)
 
 
 def invalid(view: View) -> Step | None:

@@ -15,13 +15,15 @@ def changes(index: FleetIndex, nodes: Iterable[str]) -> list[LabelNode]:
     A node without slices, or with incomplete ones, keeps its labels. Only labels of this controller are removed.
     """
     actions: list[LabelNode] = []
-    for name in sorted(nodes):
-        node, published = index.node_by_name.get(name), index.published_by_name.get(name)
+    for node_name in sorted(nodes):
+        node, published = index.node_by_name.get(node_name), index.published_by_name.get(node_name)
         if node is None or published is None or published.node_uid not in ("", node.uid) or not published.complete:
             continue
-        wanted: dict[str, str] = labels(published) if published.ultraserver_id else {}
-        differences: dict[str, str | None] = {k: v for k, v in wanted.items() if node.labels.get(k) != v}
-        differences |= {name: None for name in node.labels if name not in wanted}
+        required_labels: dict[str, str] = labels(published) if published.ultraserver_id else {}
+        differences: dict[str, str | None] = {
+            label: text for label, text in required_labels.items() if node.labels.get(label) != text
+        }
+        differences |= {label: None for label in node.labels if label not in required_labels}
         if differences:
             actions.append(LabelNode(node.name, node.uid, dict(sorted(differences.items()))))
     return actions

@@ -64,10 +64,10 @@ def plan_of(
 
     - `kept`: what an earlier plan of this index has left.
     """
-    rest = steps(index, now, limits, known, kept)
+    planning_steps = steps(index, now, limits, known, kept)
     while True:
         try:
-            next(rest)
+            next(planning_steps)
         except StopIteration as end:
             return cast(Plan, end.value)
 
@@ -120,14 +120,16 @@ def begin(index: FleetIndex, now: datetime.datetime, limits: Limits, known: Know
     holdings.assume(known.assumed)
     quota = Quota(index, limits.max_reserved_nodes, holdings)
     unrestored = restoration.restore(index, holdings, quota, now)
-    found = outage.judge(index.countable, index.away, at_least=limits.outage_nodes, percent=limits.outage_percent)
+    current_outage = outage.judge(
+        index.countable, index.away, at_least=limits.outage_nodes, percent=limits.outage_percent
+    )
     workloads, errors = queue.ordered(index.workloads, holdings, known.priorities, now)
     contested = queue.template_names(index.workloads, index.template_by_key, holdings)
     beyond_limit = waiting_limit.beyond(workloads, index, holdings, known.admissions, limits.max_waiting_workloads)
     uids = {workload.uid for put_off in beyond_limit.values() for workload in put_off}
     return Ledger(
         [workload for workload in workloads if workload.uid not in uids],
-        Sight(index, known, now, limits, found),
+        Sight(index, known, now, limits, current_outage),
         holdings,
         FreeSlots(index, holdings, known.unwritable, SparePool(limits.spares, now + limits.block_lead)),
         quota,
@@ -190,27 +192,27 @@ def _explained(ledger: Ledger, reservations: Sequence[WriteUltraServerStatus]) -
 
     Its whole status waits for those writes, and would say what held before them: perhaps for ever.
     """
-    known, written = ledger.sight.known, ledger.writes.statuses
+    known, status_writes = ledger.sight.known, ledger.writes.statuses
     waiting: dict[str, list[str]] = {}
     for write in reservations:
         for uid in write.owners if write.name in known.unwritable else ():
             waiting.setdefault(uid, []).append(write.name)
-    told = waiting.keys() | known.rejected.keys()
-    if not told:
-        return written
-    found = [each for each in written if told.isdisjoint(each.owners)]
-    for workload in (each for each in ledger.index.workloads if each.uid in told):
+    hindered_uids = waiting.keys() | known.rejected.keys()
+    if not hindered_uids:
+        return status_writes
+    explained_writes = [write for write in status_writes if hindered_uids.isdisjoint(write.owners)]
+    for workload in (indexed for indexed in ledger.index.workloads if indexed.uid in hindered_uids):
         if workload.uid not in waiting:
             reason, text = known.rejected[workload.uid]
-            found += statuses.condition(workload, reason, text, ledger.sight.now)
+            explained_writes += statuses.condition(workload, reason, text, ledger.sight.now)
             continue
         names = waiting[workload.uid]
         text = (
             f"reservations cannot be changed or stored, because the status of NeuronUltraServer {shortened(names)} "
             f"cannot be written: {known.unwritable[names[0]]}"
         )
-        found += statuses.condition(workload, Reason.RESERVATION_NOT_STORED, text, ledger.sight.now)
-    return found
+        explained_writes += statuses.condition(workload, Reason.RESERVATION_NOT_STORED, text, ledger.sight.now)
+    return explained_writes
 
 
 def _suspects(ledger: Ledger) -> tuple[Suspect, ...]:
@@ -221,13 +223,15 @@ def _suspects(ledger: Ledger) -> tuple[Suspect, ...]:
     if ledger.sight.outage is not None:
         return ()
     sight = ledger.sight.anew()
-    found: dict[str, Suspect] = {}
-    for each in ledger.index.refused():
-        if sight.is_ready(each.node):
-            for name, uid in claim_pods.of(sight, each.use):
-                found[uid] = Suspect(each.use.namespace, name, uid, each.node, each.why)
+    suspects_by_uid: dict[str, Suspect] = {}
+    for refused_use in ledger.index.refused():
+        if sight.is_ready(refused_use.node):
+            for pod_name, pod_uid in claim_pods.of(sight, refused_use.use):
+                suspects_by_uid[pod_uid] = Suspect(
+                    refused_use.use.namespace, pod_name, pod_uid, refused_use.node, refused_use.why
+                )
     ledger.note(sight)
-    return tuple(found.values())
+    return tuple(suspects_by_uid.values())
 
 
 def _stopped(index: FleetIndex, now: datetime.datetime, outdated: str) -> Plan:
@@ -236,7 +240,7 @@ def _stopped(index: FleetIndex, now: datetime.datetime, outdated: str) -> Plan:
     Nothing is reserved, released or evicted: the API server would drop fields that the CRDs lack.
     """
     verdicts, actions = {}, []
-    for workload in sorted(index.workloads, key=lambda each: each.ref):
+    for workload in sorted(index.workloads, key=lambda workload: workload.ref):
         verdicts[workload.uid] = Verdict(workload.state, Reason.CUSTOM_RESOURCES_OUTDATED, outdated)
         status = objects.with_condition(workload, "Ready", False, Reason.CUSTOM_RESOURCES_OUTDATED, outdated, now)
         if status is not None:

@@ -29,13 +29,19 @@ def look_at(view: View) -> Starting | None:
     groups one running pod is read too, to check that it has an EFA claim.
     """
     workload, sight = view.workload, view.sight
-    bound = [one.allocation for one in view.held.live().values() if one.allocation.phase is Phase.BOUND]
+    bound = [
+        reservation.allocation
+        for reservation in view.held.live().values()
+        if reservation.allocation.phase is Phase.BOUND
+    ]
     if not bound or workload.deleting or workload.restarting or sight.outage is not None:
         return None
-    nodes = [name for allocation in bound for name in allocation.nodes]
-    idle = tuple(sorted(name for name in nodes if name not in sight.index.in_use and sight.is_ready(name)))
+    nodes = [node_name for allocation in bound for node_name in allocation.nodes]
+    idle = tuple(
+        sorted(node_name for node_name in nodes if node_name not in sight.index.in_use and sight.is_ready(node_name))
+    )
     used = (use for allocation in bound for use in sight.own_uses(allocation)) if workload.count > 1 else ()
-    pod = next((name for use in used for name, _ in use.pods), None)
+    pod = next((pod_name for use in used for pod_name, _ in use.pods), None)
     if not (idle or pod):
         return None
     return Starting(workload.namespace, workload.name, workload.uid, workload.template_name, workload.count, idle, pod)
@@ -47,39 +53,39 @@ def unschedulable(pods: Iterable[Wire], starting: Starting, now: datetime.dateti
     `pods` are objects of the API server. Only pods that use the workload's template count, and only if they have been
     unschedulable for PATIENCE. The message quotes the scheduler's message about the first pod by name.
     """
-    found = {pod["metadata"]["name"]: message for pod, message in refused(pods, starting, now)}
-    if not found:
+    messages_by_pod = {pod["metadata"]["name"]: message for pod, message in refused(pods, starting, now)}
+    if not messages_by_pod:
         return ""
-    first = min(found)
-    number = "1 pod" if len(found) == 1 else f"{len(found)} pods"
+    first = min(messages_by_pod)
+    number = "1 pod" if len(messages_by_pod) == 1 else f"{len(messages_by_pod)} pods"
     return (
         f"{number} cannot be scheduled although reserved nodes are idle "
         f"({shortened(starting.idle)}): other pods may have taken the CPU, memory or EFA interfaces there; "
-        f"{starting.namespace}/{first}: {found[first]}"
+        f"{starting.namespace}/{first}: {messages_by_pod[first]}"
     )
 
 
 def refused(pods: Iterable[Wire], starting: Starting, now: datetime.datetime) -> list[tuple[Wire, str]]:
     """Return the pods of the template that have been unschedulable for PATIENCE, each with the scheduler's message."""
-    found = []
+    refused_pods = []
     for pod in pods:
         message = _refusal(pod, starting.template, now)
         if message:
-            found.append((pod, message))
-    return found
+            refused_pods.append((pod, message))
+    return refused_pods
 
 
 def claims_of(pod: Wire, template: str) -> list[str]:
     """Return the names of a pod's claims that were made from this template."""
-    asked = set()
-    for each in (pod.get("spec") or {}).get("resourceClaims") or []:
-        if each.get("resourceClaimTemplateName") == template:
-            asked.add(each.get("name"))
-    made = []
-    for each in (pod.get("status") or {}).get("resourceClaimStatuses") or []:
-        if each.get("name") in asked and each.get("resourceClaimName"):
-            made.append(str(each["resourceClaimName"]))
-    return made
+    requested_names = set()
+    for pod_claim in (pod.get("spec") or {}).get("resourceClaims") or []:
+        if pod_claim.get("resourceClaimTemplateName") == template:
+            requested_names.add(pod_claim.get("name"))
+    claim_names = []
+    for claim_status in (pod.get("status") or {}).get("resourceClaimStatuses") or []:
+        if claim_status.get("name") in requested_names and claim_status.get("resourceClaimName"):
+            claim_names.append(str(claim_status["resourceClaimName"]))
+    return claim_names
 
 
 def is_of_former(claim: Wire, starting: Starting) -> bool:
@@ -88,9 +94,9 @@ def is_of_former(claim: Wire, starting: Starting) -> bool:
     No device can satisfy it: it names a UID, which never comes back. This happens to pods that existed while their
     workload was replaced, such as those of a job that was suspended for a moment.
     """
-    name, uid = decode.workload_named((claim.get("spec") or {}).get("devices") or {})
+    workload_name, workload_uid = decode.workload_named((claim.get("spec") or {}).get("devices") or {})
     is_allocated = bool((claim.get("status") or {}).get("allocation"))
-    return not is_allocated and name == starting.name and uid not in (None, starting.uid)
+    return not is_allocated and workload_name == starting.name and workload_uid not in (None, starting.uid)
 
 
 def former_message(starting: Starting) -> str:
@@ -104,8 +110,8 @@ def former_message(starting: Starting) -> str:
 def _refusal(pod: Wire, template: str, now: datetime.datetime) -> str:
     """Return the scheduler's message about a pod of this template that it cannot schedule; else empty."""
     meta, spec, scheduled = pod.get("metadata") or {}, pod.get("spec") or {}, scheduling_refusal(pod)
-    asked = [each.get("resourceClaimTemplateName") for each in spec.get("resourceClaims") or []]
-    if template not in asked or not scheduled:
+    template_names = [pod_claim.get("resourceClaimTemplateName") for pod_claim in spec.get("resourceClaims") or []]
+    if template not in template_names or not scheduled:
         return ""
     if decode.time(scheduled.get("lastTransitionTime") or meta.get("creationTimestamp")) + PATIENCE > now:
         return ""
@@ -118,10 +124,12 @@ def lacks_network(pod: Wire, template: str) -> bool:
     Another claim may be for EFA interfaces: its driver decides that, so it is not an error.
     """
     spec = pod.get("spec") or {}
-    if any(each.get("resourceClaimTemplateName") != template for each in spec.get("resourceClaims") or []):
+    if any(pod_claim.get("resourceClaimTemplateName") != template for pod_claim in spec.get("resourceClaims") or []):
         return False
-    asked = [((each.get("resources") or {}).get("limits") or {}).keys() for each in spec.get("containers") or []]
-    return not any("efa" in str(name) for names in asked for name in names)
+    limited_resources = [
+        ((container.get("resources") or {}).get("limits") or {}).keys() for container in spec.get("containers") or []
+    ]
+    return not any("efa" in str(resource_name) for names in limited_resources for resource_name in names)
 
 
 def network_advice(starting: Starting) -> str:

@@ -37,21 +37,21 @@ def ordered(
     A workload that grows queues from the time of its request to grow. The value of a class that does not exist is 0.
     """
     keyed: list[tuple[Order, Workload]] = []
-    others: list[Workload] = []
+    with_errors: list[Workload] = []
     errors: dict[str, Exception] = {}
-    for each in workloads:
+    for workload in workloads:
         try:
-            keyed.append((_order(each, holdings.of(each.uid), priorities, now), each))
+            keyed.append((_order(workload, holdings.of(workload.uid), priorities, now), workload))
         except Exception as err:
-            errors[each.ref] = err
-            others.append(each)
-    return [workload for _, workload in sorted(keyed, key=lambda pair: pair[0])] + others, errors
+            errors[workload.ref] = err
+            with_errors.append(workload)
+    return [workload for _, workload in sorted(keyed, key=lambda pair: pair[0])] + with_errors, errors
 
 
-def _order(workload: Workload, held: Held, priorities: Mapping[str, int], now: datetime.datetime) -> Order:
+def _order(workload: Workload, reservations: Held, priorities: Mapping[str, int], now: datetime.datetime) -> Order:
     """Return the sort key of a workload."""
-    grows = bool(held.bound) and held.opened < workload.count
-    settled = bool(held) and not grows
+    grows = bool(reservations.bound) and reservations.opened < workload.count
+    settled = bool(reservations) and not grows
     since = waits_since(workload, now) if grows else workload.created
     tests = workload.target is not None and not settled
     rank = -priorities.get(workload.priority_class, 0)
@@ -67,8 +67,8 @@ def template_names(
     is not in the result.
     """
     asking: dict[tuple[str, str], list[Workload]] = {}
-    for each in workloads:
-        asking.setdefault((each.namespace, each.template_name), []).append(each)
+    for workload in workloads:
+        asking.setdefault((workload.namespace, workload.template_name), []).append(workload)
 
     def claim(workload: Workload) -> tuple[bool, bool, bool, datetime.datetime, str]:
         """Return the sort key: the workload with the best claim to its template's name is the smallest."""
@@ -76,7 +76,9 @@ def template_names(
         has_it = template is not None and template.is_of(workload)
         return not has_it, not holdings.of(workload.uid).bound, workload.deleting, workload.created, workload.ref
 
-    return {name: min(found, key=claim) for name, found in asking.items() if len(found) > 1}
+    return {
+        template_key: min(candidates, key=claim) for template_key, candidates in asking.items() if len(candidates) > 1
+    }
 
 
 def waits_since(workload: Workload, now: datetime.datetime) -> datetime.datetime:

@@ -81,56 +81,56 @@ def noted(view: View) -> View:
 
     The times are part of the allocation in the NeuronUltraServer, so another replica continues the grace periods.
     """
-    held = Held(tuple(_with_faults(view, one) for one in view.held))
-    return view if held == view.held else view.having(held)
+    reservations = Held(tuple(_with_faults(view, reservation) for reservation in view.held))
+    return view if reservations == view.held else view.having(reservations)
 
 
-def _with_faults(view: View, one: Reservation) -> Reservation:
+def _with_faults(view: View, reservation: Reservation) -> Reservation:
     """Return a slot with its faults, if it is Bound; they do not matter in another one."""
-    if one.allocation.phase is not Phase.BOUND:
-        return one
-    faults = tuple(_faults(view, one))
-    return one if faults == one.allocation.faults else one.changed(faults=faults)
+    if reservation.allocation.phase is not Phase.BOUND:
+        return reservation
+    faults = tuple(_faults(view, reservation))
+    return reservation if faults == reservation.allocation.faults else reservation.changed(faults=faults)
 
 
-def _faults(view: View, one: Reservation) -> Iterable[Fault]:
+def _faults(view: View, reservation: Reservation) -> Iterable[Fault]:
     """Yield the faults of a slot's nodes, each with its recorded start time, or `now` for a new one.
 
     A fault whose state is unknown stays if it was recorded.
     """
-    allocation = one.allocation
+    allocation = reservation.allocation
     since = {(fault.node, fault.reason): fault for fault in allocation.faults}
-    seen = (view.sight.published(each, allocation) for each in allocation.nodes)
-    slot = [published for published in seen if published is not None]
-    asked = view.template_kind
-    for name in allocation.nodes:
-        for reason, fine in _checks(view, one, name, slot, asked):
-            before = since.get((name, reason))
-            if fine is False:
-                yield before or Fault(name, str(reason), objects.time(view.now))
-            elif fine is None and before:
+    published_or_none = (view.sight.published(node_name, allocation) for node_name in allocation.nodes)
+    slot = [published for published in published_or_none if published is not None]
+    requested_kind = view.template_kind
+    for node_name in allocation.nodes:
+        for reason, is_fine in _checks(view, reservation, node_name, slot, requested_kind):
+            before = since.get((node_name, reason))
+            if is_fine is False:
+                yield before or Fault(node_name, str(reason), objects.time(view.now))
+            elif is_fine is None and before:
                 yield before
 
 
 def _checks(
-    view: View, one: Reservation, name: str, slot: Sequence[PublishedNode], asked: str
+    view: View, reservation: Reservation, node_name: str, slot: Sequence[PublishedNode], requested_kind: str
 ) -> Iterable[tuple[str, bool | None]]:
     """Yield the faults that a reserved node could have, each with True if the node is fine and None if it is unknown.
 
-    `slot` are the nodes of the slot that publish; `asked` is the resourceType that the workload's template requests.
+    `slot` are the nodes of the slot that publish; `requested_kind` is the resourceType in the workload's template.
     """
-    allocation = one.allocation
-    node, published = view.sight.node(name), view.sight.published(name, allocation)
+    allocation = reservation.allocation
+    node, published = view.sight.node(node_name), view.sight.published(node_name, allocation)
     whole = published if published is not None and published.complete and published.kind else None
-    yield Reason.NODE_UNHEALTHY, _is_well(node) if view.sight.is_there(name, allocation) else None
+    yield Reason.NODE_UNHEALTHY, _is_well(node) if view.sight.is_there(node_name, allocation) else None
     yield Reason.DEVICE_UNHEALTHY, None if whole is None else not whole.device_faults
     yield Reason.LINK_DOWN, None if whole is None else placement.links_up(whole, allocation.node_count, slot)
     identity = None if whole is None else whole.ultraserver_id
-    yield Reason.ULTRASERVER_CHANGED, None if identity is None else object_name(identity) == one.ultraserver
+    yield Reason.ULTRASERVER_CHANGED, None if identity is None else object_name(identity) == reservation.ultraserver
     if allocation.phase is Phase.BOUND:
-        shown = None if whole is None or whole.tag is None else whole.tag.allocation_id
-        yield Reason.TAG_LOST, None if whole is None else shown == allocation.allocation_id
-        yield Reason.SHAPE_CHANGED, None if whole is None or not asked else whole.kind == asked
+        shown_id = None if whole is None or whole.tag is None else whole.tag.allocation_id
+        yield Reason.TAG_LOST, None if whole is None else shown_id == allocation.allocation_id
+        yield Reason.SHAPE_CHANGED, None if whole is None or not requested_kind else whole.kind == requested_kind
         if view.workload.moves_on_cordon:
             yield Reason.NODE_CORDONED, None if node is None else node.schedulable
 
@@ -142,10 +142,10 @@ def _is_well(node: ClusterNode | None) -> bool | None:
     return not node.reported
 
 
-def _cordons_and_taints(view: View, one: Reservation) -> Iterable[NodeFault]:
+def _cordons_and_taints(view: View, reservation: Reservation) -> Iterable[NodeFault]:
     """Yield cordoned and tainted nodes. A taint that all nodes of a group have is deliberate, and no fault."""
-    known = (view.sight.node(name) for name in one.allocation.nodes)
-    nodes = [node for node in known if node is not None]
+    nodes_or_none = (view.sight.node(node_name) for node_name in reservation.allocation.nodes)
+    nodes = [node for node in nodes_or_none if node is not None]
     of_all = set.intersection(*(set(node.taints) for node in nodes)) if nodes else set()
     for node in nodes:
         if not node.schedulable:
@@ -154,32 +154,32 @@ def _cordons_and_taints(view: View, one: Reservation) -> Iterable[NodeFault]:
             yield NodeFault(Reason.NODE_TAINTED, node.name, None)
 
 
-def node_faults(view: View, one: Reservation) -> list[NodeFault]:
+def node_faults(view: View, reservation: Reservation) -> list[NodeFault]:
     """Return the faults of a slot's nodes.
 
     No grace period begins before the end of the last outage. A Node that is gone or was replaced is acted on at once;
     NodeNotReady after `node_failure_grace`; recorded faults after `fault_grace`, TagLost also after the tag timeout;
     the others are only reported.
     """
-    allocation = one.allocation
+    allocation = reservation.allocation
     calm = outage.over_since(view.workload, view.now)
     # A restart of everything would find no place: the rest of the block ends, too.
     acts_on_loss = view.strategy.on_every_fault or not is_taken_back(view.workload)
-    found = []
-    for name in allocation.nodes:
-        node = view.sight.node(name)
-        published = view.sight.published(name, allocation)
+    faults = []
+    for node_name in allocation.nodes:
+        node = view.sight.node(node_name)
+        published = view.sight.published(node_name, allocation)
         if node is None:
-            found.append(NodeFault(Reason.NODE_GONE, name, view.now if acts_on_loss else None))
-        elif not view.sight.is_there(name, allocation):
-            found.append(NodeFault(Reason.NODE_REPLACED, name, view.now))
+            faults.append(NodeFault(Reason.NODE_GONE, node_name, view.now if acts_on_loss else None))
+        elif not view.sight.is_there(node_name, allocation):
+            faults.append(NodeFault(Reason.NODE_REPLACED, node_name, view.now))
         elif not node.ready:
             since = max(node.ready_changed, calm)
             moment = since + view.limits.node_failure_grace
-            found.append(NodeFault(Reason.NODE_NOT_READY, name, moment if acts_on_loss else None))
-        if not (published and published.kind) and view.sight.is_there(name, allocation):
-            found.append(NodeFault(Reason.SLICE_MISSING, name, None))
-    seen = {*current_faults(view, one)} if allocation.faults else set()
+            faults.append(NodeFault(Reason.NODE_NOT_READY, node_name, moment if acts_on_loss else None))
+        if not (published and published.kind) and view.sight.is_there(node_name, allocation):
+            faults.append(NodeFault(Reason.SLICE_MISSING, node_name, None))
+    current = {*current_faults(view, reservation)} if allocation.faults else set()
     for fault in allocation.faults:
         since = max(decode.time(fault.since), calm, _last_reported(view, fault))
         if fault.reason == Reason.TAG_LOST:
@@ -187,13 +187,15 @@ def node_faults(view: View, one: Reservation) -> list[NodeFault]:
             view.sight.look_again(since)
             if view.now < since:
                 continue
-        acts = (fault.node, fault.reason) in seen and _acts(view, fault.reason)
-        found.append(NodeFault(fault.reason, fault.node, since + view.limits.fault_grace if acts else None))
-    noted = {(each.reason, each.name) for each in found}
-    found += [each for each in _cordons_and_taints(view, one) if (each.reason, each.name) not in noted]
+        acts = (fault.node, fault.reason) in current and _acts(view, fault.reason)
+        faults.append(NodeFault(fault.reason, fault.node, since + view.limits.fault_grace if acts else None))
+    noted_faults = {(fault.reason, fault.name) for fault in faults}
+    faults += [
+        fault for fault in _cordons_and_taints(view, reservation) if (fault.reason, fault.name) not in noted_faults
+    ]
     holders = dict.fromkeys(_shown(use, view.workload.namespace) for use in view.sight.foreign(allocation))
-    found += [NodeFault(Reason.FOREIGN_CLAIM, holder, None) for holder in holders]
-    return found
+    faults += [NodeFault(Reason.FOREIGN_CLAIM, holder, None) for holder in holders]
+    return faults
 
 
 def _shown(use: ClaimUse, reader: str) -> str:
@@ -221,9 +223,9 @@ def _acts(view: View, reason: str) -> bool:
     return view.strategy.on_every_fault or FAULTS[reason].of_one_node
 
 
-def current_faults(view: View, one: Reservation) -> Iterable[tuple[str, str]]:
+def current_faults(view: View, reservation: Reservation) -> Iterable[tuple[str, str]]:
     """Return the faults that nodes publish now, as node and reason, without recorded ones of silent nodes."""
-    return ((fault.node, fault.reason) for fault in _faults(view, one.changed(faults=())))
+    return ((fault.node, fault.reason) for fault in _faults(view, reservation.changed(faults=())))
 
 
 def faulty_slots(view: View) -> set[str]:
@@ -233,11 +235,11 @@ def faulty_slots(view: View) -> set[str]:
     """
     if not view.strategy.acts or view.sight.outage is not None:
         return set()
-    found = set()
-    for one in view.held.bound:
-        moments = [each.acts_at for each in node_faults(view, one) if each.acts_at is not None]
+    allocation_ids = set()
+    for reservation in view.held.bound:
+        moments = [fault.acts_at for fault in node_faults(view, reservation) if fault.acts_at is not None]
         for moment in moments:
             view.sight.look_again(moment)
         if moments and min(moments) <= view.now:
-            found.add(one.allocation.allocation_id)
-    return found
+            allocation_ids.add(reservation.allocation.allocation_id)
+    return allocation_ids

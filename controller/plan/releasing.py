@@ -49,17 +49,23 @@ def release_all(
     deletions = delete_templates(view)
     reservations = view.held.all
     if deletions:
-        reservations = tuple(one for one in reservations if one.allocation.phase is not Phase.BOUND)
-    made = release_reservations(
+        reservations = tuple(
+            reservation for reservation in reservations if reservation.allocation.phase is not Phase.BOUND
+        )
+    release = release_reservations(
         view.sight, view.workload.uid, view.held, reservations, final=final, failed=failed, why=why
     )
-    return replace(made, actions=(*deletions, *made.actions))
+    return replace(release, actions=(*deletions, *release.actions))
 
 
 def delete_templates(view: View) -> list[DeleteTemplate]:
     """Return the deletion of a workload's templates that are not being deleted yet."""
     owners = frozenset({view.workload.uid})
-    return [DeleteTemplate(t.namespace, t.name, t.uid, owners=owners) for t in view.own_templates if not t.deleting]
+    return [
+        DeleteTemplate(template.namespace, template.name, template.uid, owners=owners)
+        for template in view.own_templates
+        if not template.deleting
+    ]
 
 
 def release_reservations(
@@ -85,35 +91,37 @@ def release_reservations(
     unseen: list[str] = []
     pods: list[str] = []
     evictions: list[Evict] = []
-    for one in reservations:
-        allocation = one.allocation
+    for reservation in reservations:
+        allocation = reservation.allocation
         if allocation.phase is Phase.PENDING:
-            dropped.append(one)
+            dropped.append(reservation)
             continue
         if allocation.phase is Phase.BOUND:
-            drained.append(one)
+            drained.append(reservation)
             unseen += allocation.nodes
             continue
         lenient = final or _quarantine_is_over(sight, allocation)
-        closed = [name for name in allocation.nodes if sight.is_closed(name, allocation, final=lenient)]
-        still_open = [name for name in allocation.nodes if name not in closed]
-        unseen += still_open
-        if any(sight.is_ready(name) for name in still_open):
+        closed_nodes = [
+            node_name for node_name in allocation.nodes if sight.is_closed(node_name, allocation, final=lenient)
+        ]
+        open_nodes = [node_name for node_name in allocation.nodes if node_name not in closed_nodes]
+        unseen += open_nodes
+        if any(sight.is_ready(node_name) for node_name in open_nodes):
             continue
         # Only dead nodes have not closed; the pods of the other nodes are evicted anyway.
         uses = sight.own_uses(allocation)
-        if not uses and not still_open and sight.has_read_claims([one]):
-            dropped.append(one)
+        if not uses and not open_nodes and sight.has_read_claims([reservation]):
+            dropped.append(reservation)
         for use in uses:
             pods += _waited_for(sight, use)
-            found = claim_pods.of(sight, use)
-            if hold or not {*use.nodes} & {*closed}:
+            pods_of_claim = claim_pods.of(sight, use)
+            if hold or not {*use.nodes} & {*closed_nodes}:
                 continue  # on dead nodes only, where an eviction has no effect
             owners = frozenset({workload_uid})
-            evictions += [Evict(use.namespace, name, uid, owners=owners) for name, uid in found]
-    nodes = [name for one in reservations for name in one.allocation.nodes]
-    left = held.drop(*dropped).drain(*drained, notice=objects.notice(why, sight.now))
-    return Release(left, tuple(evictions), _waiting(sight, evictions, pods, unseen, hold, nodes))
+            evictions += [Evict(use.namespace, pod_name, uid, owners=owners) for pod_name, uid in pods_of_claim]
+    nodes = [node_name for reservation in reservations for node_name in reservation.allocation.nodes]
+    remaining = held.drop(*dropped).drain(*drained, notice=objects.notice(why, sight.now))
+    return Release(remaining, tuple(evictions), _waiting(sight, evictions, pods, unseen, hold, nodes))
 
 
 def _waiting(
@@ -125,8 +133,11 @@ def _waiting(
     nodes: Sequence[str],
 ) -> tuple[str, str] | None:
     """Return what a release waits for, as a reason and a message."""
-    whys = sight.known.blocked_evictions
-    blocked = [f"{each.namespace}/{each.name}: {whys[each.uid]}" for each in evictions if whys.get(each.uid)]
+    blocked = []
+    for eviction in evictions:
+        rejection = sight.known.blocked_evictions.get(eviction.uid)
+        if rejection:
+            blocked.append(f"{eviction.namespace}/{eviction.name}: {rejection}")
     if blocked:
         return Reason.EVICTION_BLOCKED, "pods that cannot be evicted: " + "; ".join(sorted(blocked)[:NODE_NAMES_SHOWN])
     hint = dead_node_advice(sight, nodes)
@@ -140,12 +151,12 @@ def _waiting(
 
 def _waited_for(sight: Sight, use: ClaimUse) -> list[str]:
     """Return what must go before the claim's node is free, for a message: pods, else groups, else the claim."""
-    pods = [f"{use.namespace}/{name}" for name, _ in claim_pods.of(sight, use)]
+    pods = [f"{use.namespace}/{pod_name}" for pod_name, _ in claim_pods.of(sight, use)]
     if pods:
         return pods
     # Only the deletion of the group releases its claim, and that is not the controller's to do.
     advice = " (no pod of it is there: delete it)" if use.ref in sight.known.shared_by else ""
-    groups = [f"{_kind(each)} {use.namespace}/{each.name}{advice}" for each in use.others]
+    groups = [f"{_kind(consumer)} {use.namespace}/{consumer.name}{advice}" for consumer in use.others]
     return groups or [f"claim {use.ref}"]
 
 
@@ -164,20 +175,22 @@ def pods_on_dead_nodes(sight: Sight, reservations: Sequence[Reservation]) -> tup
     None if some can be evicted, or if there are none. Dead nodes may come back with their pods running, so the groups
     stay Bound until then, or until a user gives up the nodes.
     """
-    names = [name for one in reservations for name in one.allocation.nodes]
+    node_names = [node_name for reservation in reservations for node_name in reservation.allocation.nodes]
     uses: list[ClaimUse] = []
-    for one in reservations:
-        uses += sight.own_uses(one.allocation)
-    on = {name for use in uses for name in use.nodes}
-    if any(sight.is_ready(name) for name in on) or not any(_may_return(sight, name) for name in on):
+    for reservation in reservations:
+        uses += sight.own_uses(reservation.allocation)
+    nodes_in_use = {node_name for use in uses for node_name in use.nodes}
+    if any(sight.is_ready(node_name) for node_name in nodes_in_use):
+        return None
+    if not any(_may_return(sight, node_name) for node_name in nodes_in_use):
         return None
     pods = [text for use in uses for text in _waited_for(sight, use)]
-    return Reason.WAITING_FOR_PODS, join_texts(_holders(pods), dead_node_advice(sight, names))
+    return Reason.WAITING_FOR_PODS, join_texts(_holders(pods), dead_node_advice(sight, node_names))
 
 
-def _may_return(sight: Sight, name: str) -> bool:
+def _may_return(sight: Sight, node_name: str) -> bool:
     """Return True unless a user has given the node up."""
-    node = sight.node(name)
+    node = sight.node(node_name)
     return node is not None and not node.out_of_service
 
 
@@ -190,8 +203,8 @@ def _quarantine_is_over(sight: Sight, allocation: Allocation) -> bool:
 
 def dead_node_advice(sight: Sight, names: Iterable[str]) -> str:
     """Return what a user can do about dead nodes, empty if all are Ready. The controller never deletes by force."""
-    found = (sight.node(name) for name in {*names})
-    dead = sorted(node.name for node in found if node is not None and not node.ready)
+    nodes_or_none = (sight.node(node_name) for node_name in {*names})
+    dead = sorted(node.name for node in nodes_or_none if node is not None and not node.ready)
     if not dead:
         return ""
     return (

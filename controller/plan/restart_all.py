@@ -25,15 +25,15 @@ def restart(view: View, broken: set[str]) -> Step | None:
         return None
     if not (view.own_templates or view.held.bound or view.leaving()):
         return None
-    made = releasing.release_all(view, failed=True, why=NoticeReason.RESTARTING)
+    release = releasing.release_all(view, failed=True, why=NoticeReason.RESTARTING)
     reason, message = str(marker["reason"]), str(marker.get("message") or "")
     verdict = Verdict(
         State.DEALLOCATING,
-        *(made.waiting or (Reason.RESTARTING, f"all nodes are released, then reserved again: {message}")),
+        *(release.waiting or (Reason.RESTARTING, f"all nodes are released, then reserved again: {message}")),
         (reason, message),
-        {str(name): str(value) for name, value in marker.items()},
+        {str(field): str(text) for field, text in marker.items()},
     )
-    return Step(verdict, made.held, made.actions)
+    return Step(verdict, release.held, release.actions)
 
 
 def begin(view: View) -> Step | None:
@@ -52,12 +52,12 @@ def begin(view: View) -> Step | None:
 
 def is_withdrawn(view: View, broken: set[str]) -> bool:
     """Return True if a restart was decided, is not needed or not possible now, and no slot has drained for it."""
-    held = view.held
-    if view.workload.restarting is None or not held.bound or _is_reserved_again(view):
+    reservations = view.held
+    if view.workload.restarting is None or not reservations.bound or _is_reserved_again(view):
         return False
-    if any(each.allocation.ultraserver_index < view.workload.count for each in held.draining):
+    if any(reservation.allocation.ultraserver_index < view.workload.count for reservation in reservations.draining):
         return False
-    return not broken or releasing.pods_on_dead_nodes(view.sight, held.bound) is not None
+    return not broken or releasing.pods_on_dead_nodes(view.sight, reservations.bound) is not None
 
 
 def _is_reserved_again(view: View) -> bool:

@@ -36,9 +36,9 @@ class NextRestart:
 
 def recent_restarts(workload: Workload, now: datetime.datetime) -> tuple[str, ...]:
     """Return when the restarts in a row began, RFC 3339, the oldest first; none if they have been reset."""
-    found = tuple(str(each) for each in workload.status.get("restartedAt") or ())
+    begun_at = tuple(str(moment) for moment in workload.status.get("restartedAt") or ())
     until = reset_at(workload)
-    return () if until is not None and now >= until else found
+    return () if until is not None and now >= until else begun_at
 
 
 def reset_at(workload: Workload) -> datetime.datetime | None:
@@ -70,10 +70,10 @@ def next_restart(workload: Workload, now: datetime.datetime, limit: int) -> Next
     return NextRestart(number, last + min(FIRST_WAIT * 2 ** (len(begun) - 1), LONGEST_WAIT))
 
 
-def _condition(workload: Workload, kind: str) -> tuple[str, datetime.datetime] | None:
+def _condition(workload: Workload, condition_type: str) -> tuple[str, datetime.datetime] | None:
     """Return status and last transition time of a workload's condition; None without it."""
-    found = condition(workload.status, kind)
-    return (str(found.get("status")), decode.time(found.get("lastTransitionTime"))) if found else None
+    stored = condition(workload.status, condition_type)
+    return (str(stored.get("status")), decode.time(stored.get("lastTransitionTime"))) if stored else None
 
 
 def outlook(view: View, bound: list[Reservation]) -> tuple[str, str]:
@@ -86,16 +86,16 @@ def reason_to_wait(view: View, bound: list[Reservation]) -> tuple[str, str]:
 
     The reason is empty, too, unless it outranks the faults.
     """
-    found = next_restart(view.workload, view.now, view.limits.restart_limit)
-    if found.begins_at is None:
+    upcoming = next_restart(view.workload, view.now, view.limits.restart_limit)
+    if upcoming.begins_at is None:
         return Reason.RESTART_LIMIT_EXCEEDED, (
-            f"RestartAll has restarted the workload {found.number - 1} times in a row and stops: "
+            f"RestartAll has restarted the workload {upcoming.number - 1} times in a row and stops: "
             "nothing is evicted; repair or delete the nodes, or delete the workload and create it again; the count "
             "starts again after an hour in which it is Allocated without a fault"
         )
-    if found.begins_at > view.now:
-        view.sight.look_again(found.begins_at)
-        return "", f"RestartAll begins restart {found.number} in a row at {objects.time(found.begins_at)}"
+    if upcoming.begins_at > view.now:
+        view.sight.look_again(upcoming.begins_at)
+        return "", f"RestartAll begins restart {upcoming.number} in a row at {objects.time(upcoming.begins_at)}"
     unreachable = releasing.pods_on_dead_nodes(view.sight, bound)
     if unreachable is not None:
         return "", f"RestartAll begins when pods can be evicted, if the fault lasts until then; {unreachable[1]}"

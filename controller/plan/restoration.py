@@ -66,18 +66,20 @@ def _restore_lost(
 ) -> None:
     """Restore reservations of deleted objects from the workloads' copies."""
     lost = index.evidence.lost - {
-        each.allocation.allocation_id for name in holdings.changed for each in holdings.at(name)
+        reservation.allocation.allocation_id
+        for ultraserver_name in holdings.changed
+        for reservation in holdings.at(ultraserver_name)
     }
     keys = sorted({key for allocation_id in lost for key in index.evidence.workloads_of(allocation_id)})
     for workload in (index.workload_by_key[key] for key in keys):
-        held = holdings.of(workload.uid)
+        reservations = holdings.of(workload.uid)
         records = [record for record in workload.groups if record["allocationId"] in lost]
         try:
             for record in records:
                 _restore_copy(index, holdings, quota, workload, record, now)
         except Exception as err:
             failures.workloads[workload.uid] = err
-            holdings.put(workload.uid, held)
+            holdings.put(workload.uid, reservations)
             for record in records:
                 _close(index, holdings, record.get("nodes"))
                 _close(index, holdings, index.evidence.nodes_of(record["allocationId"]))
@@ -97,39 +99,42 @@ def _restore_copy(
     - A node publishes nothing: the nodes stay closed until it does, unless another workload's claim uses it, or the
       namespace's limit is exceeded.
     """
-    have = index.ultraserver_by_name.get(record["ultraserver"])
-    if have and have.uid == record.get("ultraserverUid"):
+    stored = index.ultraserver_by_name.get(record["ultraserver"])
+    if stored and stored.uid == record.get("ultraserverUid"):
         return
-    if any(holdings.is_reserved(name) for name in record["nodes"]):
+    if any(holdings.is_reserved(node_name) for node_name in record["nodes"]):
         return  # a node is never in two reservations
     allocation = _copied(workload, record, now)
-    there = _nodes_that_are_there(index, record)
-    published = [name for name in there if _is_published(index, name)]
-    tags = {name: _shown(index, name, allocation) for name in published}
-    pods = [name for name in there if _has_claim(index, name, allocation)]
-    if any(tag is None and name not in pods for name, tag in tags.items()):
+    present_nodes = _nodes_that_are_there(index, record)
+    publishing_nodes = [node_name for node_name in present_nodes if _is_published(index, node_name)]
+    tags = {node_name: _shown(index, node_name, allocation) for node_name in publishing_nodes}
+    nodes_with_claim = [node_name for node_name in present_nodes if _has_claim(index, node_name, allocation)]
+    if any(tag is None and node_name not in nodes_with_claim for node_name, tag in tags.items()):
         return
-    one = Reservation(record["ultraserver"], allocation)
-    silent = [name for name in there if name not in published]
-    if silent:
-        _withhold(index, holdings, quota, workload, one, silent)
+    reservation = Reservation(record["ultraserver"], allocation)
+    silent_nodes = [node_name for node_name in present_nodes if node_name not in publishing_nodes]
+    if silent_nodes:
+        _withhold(index, holdings, quota, workload, reservation, silent_nodes)
         return
     phases = [tag.phase for tag in tags.values() if tag is not None]
-    if pods and not phases:
+    if nodes_with_claim and not phases:
         phases = [Phase.BOUND]
     if phases:
         if record.get("draining") is not True:  # a dead node may show Bound permanently
-            one = one.changed(phase=min(phases, key=_CLOSING.index))
-        holdings.add(one)
+            reservation = reservation.changed(phase=min(phases, key=_CLOSING.index))
+        holdings.add(reservation)
 
 
 def _close(index: FleetIndex, holdings: Holdings, nodes: Any) -> None:
     """Close nodes whose reservation could not be restored: those of them that exist and no reservation has."""
-    names = [name for name in nodes if isinstance(name, str)] if isinstance(nodes, list | tuple) else []
-    for name in names:
-        published = index.published_by_name.get(name)
-        if published is not None and published.ultraserver_id and not holdings.is_reserved(name):
-            holdings.close(object_name(published.ultraserver_id), [name])
+    if not isinstance(nodes, list | tuple):
+        return
+    for node_name in nodes:
+        if not isinstance(node_name, str):
+            continue
+        published = index.published_by_name.get(node_name)
+        if published is not None and published.ultraserver_id and not holdings.is_reserved(node_name):
+            holdings.close(object_name(published.ultraserver_id), [node_name])
 
 
 def _copied(workload: Workload, record: Wire, now: datetime.datetime) -> Allocation:
@@ -152,41 +157,46 @@ def _nodes_that_are_there(index: FleetIndex, record: Wire) -> list[str]:
     """Return the nodes of a copy that exist and are the machines of that time."""
     names: list[str] = record["nodes"]
     uids: list[str] = record.get("nodeUids") or [""] * len(names)
-    there = []
-    for name, uid in zip(names, uids, strict=True):
-        node = index.node_by_name.get(name)
+    present_nodes = []
+    for node_name, uid in zip(names, uids, strict=True):
+        node = index.node_by_name.get(node_name)
         if node is not None and uid in ("", node.uid):
-            there.append(name)
-    return there
+            present_nodes.append(node_name)
+    return present_nodes
 
 
-def _is_published(index: FleetIndex, name: str) -> bool:
+def _is_published(index: FleetIndex, node_name: str) -> bool:
     """Return True if the node publishes its devices completely, with a tag or without one."""
-    published = index.published_by_name.get(name)
+    published = index.published_by_name.get(node_name)
     return published is not None and published.complete
 
 
-def _has_claim(index: FleetIndex, name: str, allocation: Allocation) -> bool:
+def _has_claim(index: FleetIndex, node_name: str, allocation: Allocation) -> bool:
     """Return True if the node has a claim of the reservation's workload that was made for reserved devices.
 
     Only the controller's template makes such claims; a user cannot, where the admission policies are installed.
     """
-    return any(use.reserved_class and use.is_of(allocation) for use in index.uses(name))
+    return any(use.reserved_class and use.is_of(allocation) for use in index.uses(node_name))
 
 
 def _withhold(
-    index: FleetIndex, holdings: Holdings, quota: Quota, workload: Workload, one: Reservation, silent: Sequence[str]
+    index: FleetIndex,
+    holdings: Holdings,
+    quota: Quota,
+    workload: Workload,
+    reservation: Reservation,
+    silent: Sequence[str],
 ) -> None:
     """Keep the nodes of a copy closed while some are silent, unless a claim or the namespace's limit contradicts it."""
     if workload.deleting:
         return  # it gets no pods any more; tags that its nodes show later are cleared as unknown ones
-    allocation = one.allocation
-    foreign = [use for use in index.uses_of(silent) if not use.is_of(allocation)]
+    allocation = reservation.allocation
+    foreign_claims = [use for use in index.uses_of(silent) if not use.is_of(allocation)]
     refusal = quota.refusal(workload, [allocation.ultraserver_index], holdings.of(workload.uid))
     too_many = refusal is not None and refusal.reason == Reason.NAMESPACE_LIMIT
-    if foreign or (too_many and not any(_has_claim(index, name, allocation) for name in silent)):
+    if foreign_claims or (too_many and not any(_has_claim(index, node_name, allocation) for node_name in silent)):
         return
-    holdings.withhold(one.ultraserver, workload.uid, allocation.nodes)
+    holdings.withhold(reservation.ultraserver, workload.uid, allocation.nodes)
 
 
 def _shown(index: FleetIndex, node: str, allocation: Allocation) -> Tag | None:
@@ -207,39 +217,44 @@ def _drain_unknown(index: FleetIndex, holdings: Holdings, now: datetime.datetime
     """
     for allocation_id in sorted(index.evidence.unknown):
         # By the whole tag: a node that names another workload must not say what becomes of the nodes beside it.
-        together: dict[tuple[str, Tag], list[str]] = {}
+        nodes_by_tag: dict[tuple[str, Tag], list[str]] = {}
         for node in index.evidence.nodes_of(allocation_id):
             published = index.published_by_name[node]
             if published.ultraserver_id and published.tag is not None:
                 key = object_name(published.ultraserver_id), published.tag
-                together.setdefault(key, []).append(node)
-        for (name, tag), nodes in together.items():
+                nodes_by_tag.setdefault(key, []).append(node)
+        for (ultraserver_name, tag), nodes in nodes_by_tag.items():
             try:
                 members = [node for node in nodes if _shows_unknown(index, holdings, node)]
                 if members:
-                    _drain(index, holdings, name, tag, members, now)
+                    _drain(index, holdings, ultraserver_name, tag, members, now)
             except Exception as err:
-                failures.ultraservers[name] = err
+                failures.ultraservers[ultraserver_name] = err
                 _close(index, holdings, nodes)
 
 
 def _shows_unknown(index: FleetIndex, holdings: Holdings, node: str) -> bool:
     """Return True if the tag of a node without a reservation is that of its living machine."""
-    here, published = index.node_by_name.get(node), index.published_by_name[node]
-    if here is None or holdings.is_reserved(node):
+    node_object, published = index.node_by_name.get(node), index.published_by_name[node]
+    if node_object is None or holdings.is_reserved(node):
         return False
-    return here.ready and not here.out_of_service and published.node_uid in ("", here.uid)
+    return node_object.ready and not node_object.out_of_service and published.node_uid in ("", node_object.uid)
 
 
 def _drain(
-    index: FleetIndex, holdings: Holdings, name: str, tag: Tag, members: Sequence[str], now: datetime.datetime
+    index: FleetIndex,
+    holdings: Holdings,
+    ultraserver_name: str,
+    tag: Tag,
+    members: Sequence[str],
+    now: datetime.datetime,
 ) -> None:
     """Add the reservation that these nodes of one UltraServer show, as Draining.
 
     It is nobody's: a node can show any workload's tag, and one that never removes it must not hold up that workload.
     """
-    have = index.ultraserver_by_name.get(name)
-    if have is None or have.deleting:
+    stored = index.ultraserver_by_name.get(ultraserver_name)
+    if stored is None or stored.deleting:
         return
     allocation = Allocation(
         workload_namespace=tag.workload_namespace,
@@ -254,4 +269,4 @@ def _drain(
         node_uids=tuple(index.node_by_name[node].uid for node in members),
         only_shown=True,
     )
-    holdings.add(Reservation(name, allocation))
+    holdings.add(Reservation(ultraserver_name, allocation))

@@ -83,7 +83,7 @@ class _Block:
     @property
     def workloads(self) -> frozenset[str]:
         """The UIDs of the workloads that have to leave it."""
-        return frozenset(each.allocation.holder for each in self.movers)
+        return frozenset(mover.allocation.holder for mover in self.movers)
 
 
 def advice(
@@ -97,7 +97,9 @@ def advice(
 
     - `spares`: how many groups are kept from new workloads, and so from those that would move because of this.
     """
-    live = {each.allocation.ultraserver_index for each in index.held(workload.uid) if _is_live(each)}
+    live = {
+        reservation.allocation.ultraserver_index for reservation in index.held(workload.uid) if _is_live(reservation)
+    }
     missing = sum(number not in live for number in range(min(workload.count, GROUPS_AT_MOST + len(live) + 1)))
     if workload.size < 2 or not 0 < missing <= GROUPS_AT_MOST:
         return None
@@ -106,7 +108,7 @@ def advice(
     judge = _Judge(index, workload, missing, now, known.unwritable, kept)
     for kind in placement.KINDS:
         short = missing - _number(index, workload, kind, kept)
-        of_kind = [each for each in blocks if each.slot.kind == kind]
+        of_kind = [block for block in blocks if block.slot.kind == kind]
         if short <= 0:
             continue
         for chosen in itertools.islice(_sets(of_kind, short), TRIED_AT_MOST):
@@ -129,25 +131,25 @@ def _number(index: FleetIndex, workload: Workload, kind: str, kept: int) -> int:
     return free - min(kept, whole) * (SIZE // workload.size)
 
 
-def _is_live(one: Reservation) -> bool:
-    return one.allocation.phase is not Phase.DRAINING
+def _is_live(reservation: Reservation) -> bool:
+    return reservation.allocation.phase is not Phase.DRAINING
 
 
 def _room(chosen: Iterable[_Block]) -> Room:
-    movers = [each.allocation for block in chosen for each in block.movers]
-    nodes = [name for each in movers for name in each.nodes]
-    return Room(tuple(sorted({each.workload for each in movers})), tuple(sorted(nodes)))
+    allocations = [mover.allocation for block in chosen for mover in block.movers]
+    nodes = [node_name for allocation in allocations for node_name in allocation.nodes]
+    return Room(tuple(sorted({allocation.workload for allocation in allocations})), tuple(sorted(nodes)))
 
 
 def _blocks(index: FleetIndex, workload: Workload, unwritable: Collection[str]) -> Iterator[_Block]:
     """Yield the places of the workload's size that are not free, but would be if smaller groups left."""
     parts = index.tally(workload.instance_type, {}).parts
     examined = heapq.nlargest(EXAMINED_AT_MOST, parts, key=lambda part: part[1])
-    for name, _ in examined:
-        stored, group = index.ultraserver_by_name.get(name), index.group_by_name.get(name)
-        if stored is None or group is None or stored.deleting or name in unwritable:
+    for ultraserver_name, _ in examined:
+        stored, group = index.ultraserver_by_name.get(ultraserver_name), index.group_by_name.get(ultraserver_name)
+        if stored is None or group is None or stored.deleting or ultraserver_name in unwritable:
             continue
-        if not any(each.allocation.node_count < workload.size for each in stored.reservations):
+        if not any(reservation.allocation.node_count < workload.size for reservation in stored.reservations):
             continue
         for slot in placement.slots((group,), frozenset(), workload.instance_type, workload.size):
             movers = _movers(index, stored, slot, workload)
@@ -159,40 +161,47 @@ def _movers(
     index: FleetIndex, stored: UltraServer, slot: placement.Slot, workload: Workload
 ) -> tuple[Reservation, ...]:
     """Return the reservations that have to leave a slot; none if it is free, or would not be free even then."""
-    wanted = {*slot.nodes}
-    if any(not wanted.isdisjoint(each.nodes) for each in stored.unread):
+    slot_nodes = {*slot.nodes}
+    if any(not slot_nodes.isdisjoint(unread_entry.nodes) for unread_entry in stored.unread):
         return ()
-    movers = [each for each in stored.reservations if not wanted.isdisjoint(each.allocation.nodes)]
-    for each in movers:
-        allocation = each.allocation
-        is_mine = allocation.holder == workload.uid
-        if is_mine or not _is_live(each) or allocation.node_count >= workload.size or not {*allocation.nodes} <= wanted:
+    movers = [
+        reservation for reservation in stored.reservations if not slot_nodes.isdisjoint(reservation.allocation.nodes)
+    ]
+    for mover in movers:
+        allocation = mover.allocation
+        is_own = allocation.holder == workload.uid
+        is_smaller = allocation.node_count < workload.size
+        is_inside = {*allocation.nodes} <= slot_nodes
+        if is_own or not _is_live(mover) or not (is_smaller and is_inside):
             return ()
-    leave = {name for each in movers for name in each.allocation.nodes}
+    leaving_nodes = {node_name for mover in movers for node_name in mover.allocation.nodes}
     # A pod without a reservation does not move.
-    return () if any(index.uses(name) for name in wanted - leave) else tuple(movers)
+    return () if any(index.uses(node_name) for node_name in slot_nodes - leaving_nodes) else tuple(movers)
 
 
 def _sets(blocks: Sequence[_Block], number: int) -> Iterator[tuple[_Block, ...]]:
     """Yield sets of so many places, those that the fewest workloads and then the fewest groups have to leave first."""
 
     def cost(chosen: Iterable[_Block]) -> tuple[int, int, list[tuple[int, int, str, int]]]:
-        found = [*chosen]
-        uids = frozenset[str]().union(*(each.workloads for each in found))
-        return len(uids), sum(len(each.movers) for each in found), [each.slot.fit for each in found]
+        blocks_to_clear = [*chosen]
+        uids = frozenset[str]().union(*(block.workloads for block in blocks_to_clear))
+        number_of_movers = sum(len(block.movers) for block in blocks_to_clear)
+        return len(uids), number_of_movers, [block.slot.fit for block in blocks_to_clear]
 
-    best = heapq.nsmallest(BLOCKS_AT_MOST, blocks, key=lambda each: cost([each]))
+    best = heapq.nsmallest(BLOCKS_AT_MOST, blocks, key=lambda block: cost([block]))
     if number <= len(best) and math.comb(len(best), number) <= SETS_AT_MOST:
         yield from sorted(itertools.combinations(best, number), key=cost)
         return
-    rest, chosen = [*blocks], list[_Block]()
-    left: Counter[str] = Counter()
-    while len(chosen) < number and rest:
+    remaining, chosen = [*blocks], list[_Block]()
+    leaving_uids: Counter[str] = Counter()
+    while len(chosen) < number and remaining:
         # The place that adds the fewest workloads to those that leave already.
-        one = min(rest, key=lambda each: (len(each.workloads - left.keys()), len(each.movers), each.slot.fit))
-        rest.remove(one)
-        chosen.append(one)
-        left.update(one.workloads)
+        cheapest = min(
+            remaining, key=lambda block: (len(block.workloads - leaving_uids.keys()), len(block.movers), block.slot.fit)
+        )
+        remaining.remove(cheapest)
+        chosen.append(cheapest)
+        leaving_uids.update(cheapest.workloads)
     if len(chosen) == number:
         yield tuple(chosen)
 
@@ -214,40 +223,47 @@ class _Judge:
     def allows(self, chosen: Sequence[_Block]) -> bool:
         """Return True if the planner places the workload, and all that leave the chosen places."""
         waits_since = self.now - datetime.timedelta(days=1)
-        asked = [_as_if_new(self.workload, "waits", self.missing, self.workload.size, waits_since)]
-        movers = [each.allocation for block in chosen for each in block.movers]
-        for number, allocation in enumerate(movers):
+        hypothetical = [_as_if_new(self.workload, "waits", self.missing, self.workload.size, waits_since)]
+        allocations = [mover.allocation for block in chosen for mover in block.movers]
+        for number, allocation in enumerate(allocations):
             mover = self.index.workload_by_uid.get(allocation.holder)
             if mover is None or mover.deleting:
                 return False  # it is about to leave anyway
-            asked.append(_as_if_new(mover, f"leaves-{number}", 1, allocation.node_count, self.now))
-        fleet = replace(self.fleet(chosen), workloads=tuple(asked))
+            hypothetical.append(_as_if_new(mover, f"leaves-{number}", 1, allocation.node_count, self.now))
+        fleet = replace(self.fleet(chosen), workloads=tuple(hypothetical))
         limits = Limits(spares=((self.workload.instance_type, self.kept),))
-        got = _reserved(planning.plan_of(FleetIndex.of(fleet), self.now, limits))
-        return all(got[each.uid] == each.count for each in asked)
+        reserved_groups = _reserved(planning.plan_of(FleetIndex.of(fleet), self.now, limits))
+        return all(reserved_groups[workload.uid] == workload.count for workload in hypothetical)
 
     def fleet(self, chosen: Sequence[_Block]) -> FleetSnapshot:
         """Return a part of the fleet as if the chosen places were free: where they are, and where free places are."""
         index, kind = self.index, chosen[0].slot.kind
-        servers = [index.ultraserver_by_name[name] for name in sorted(self._names(chosen))]
-        members = sorted({name for each in servers for name in index.group_by_name[each.name].node_names})
-        published = [index.published_by_name[name] for name in members if name in index.published_by_name]
-        leave = {name for block in chosen for each in block.movers for name in each.allocation.nodes}
-        taken = [name for name in members if name not in leave and index.is_taken(name)]
-        nodes = [index.node_by_name[name] for name in members]
-        shown = [replace(each, tag=None) for each in published if each.kind == kind]
-        claims = [ClaimUse("", f"on-{name}", (name,), None) for name in taken]
-        empty = [replace(each, reservations=(), unread=()) for each in servers]
+        ultraservers = [index.ultraserver_by_name[ultraserver_name] for ultraserver_name in sorted(self._names(chosen))]
+        groups = [index.group_by_name[ultraserver.name] for ultraserver in ultraservers]
+        node_names = sorted({node_name for group in groups for node_name in group.node_names})
+        published = [
+            index.published_by_name[node_name] for node_name in node_names if node_name in index.published_by_name
+        ]
+        leaving_nodes = {
+            node_name for block in chosen for mover in block.movers for node_name in mover.allocation.nodes
+        }
+        taken_nodes = [
+            node_name for node_name in node_names if node_name not in leaving_nodes and index.is_taken(node_name)
+        ]
+        nodes = [index.node_by_name[node_name] for node_name in node_names]
+        shown = [replace(node, tag=None) for node in published if node.kind == kind]
+        claims = [ClaimUse("", f"on-{node_name}", (node_name,), None) for node_name in taken_nodes]
+        empty = [replace(ultraserver, reservations=(), unread=()) for ultraserver in ultraservers]
         return FleetSnapshot(
             published=tuple(shown), nodes=tuple(nodes), claims=tuple(claims), ultraservers=tuple(empty)
         )
 
     def _names(self, chosen: Sequence[_Block]) -> set[str]:
         """Return the names of the UltraServers that the planner sees."""
-        wanted = Counter(each.allocation.node_count for block in chosen for each in block.movers)
-        wanted[self.workload.size] += self.missing
+        numbers_by_size = Counter(mover.allocation.node_count for block in chosen for mover in block.movers)
+        numbers_by_size[self.workload.size] += self.missing
         names = {block.slot.ultraserver for block in chosen}
-        for size, number in wanted.items():
+        for size, number in numbers_by_size.items():
             free = self.index.places(self.workload.instance_type, size).best(everywhere(chosen[0].slot.kind))
             # Those in chosen places are no places for what leaves them.
             most = number + self.workload.size * len(chosen) + SPARE
@@ -277,7 +293,9 @@ def _as_if_new(workload: Workload, uid: str, count: int, size: int, created: dat
     )
 
 
-def _reserved(made: Plan) -> Counter[str]:
+def _reserved(plan: Plan) -> Counter[str]:
     """Return how many groups a plan reserves, by the UID of the workload."""
-    writes = (action for action in made.actions if isinstance(action, WriteUltraServerStatus))
-    return Counter(each.holder for action in writes for each in read_allocations({"status": action.status}).allocations)
+    writes = (action for action in plan.actions if isinstance(action, WriteUltraServerStatus))
+    return Counter(
+        allocation.holder for action in writes for allocation in read_allocations({"status": action.status}).allocations
+    )

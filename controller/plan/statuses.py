@@ -53,9 +53,9 @@ def _whole(view: View, step: Step, verdict: Verdict) -> list[Action]:
         return []
     warning = verdict.state == State.FAILED or verdict.degraded is not None or verdict.reason == Reason.EVICTION_BLOCKED
     write = WriteWorkloadStatus.of(workload, status, warning=warning, owners=frozenset({workload.uid}))
-    ends, told = record.ends_soon, stored_condition(workload.status, ENDS_SOON)
+    ends, stored_ends_soon = record.ends_soon, stored_condition(workload.status, ENDS_SOON)
     # When the condition becomes True, the pods are told that run at that time.
-    tells = ends is not None and ends[0] and told.get("status") != "True"
+    tells = ends is not None and ends[0] and stored_ends_soon.get("status") != "True"
     return [replace(write, told=view.pods())] if tells else [write]
 
 
@@ -69,8 +69,8 @@ def condition(workload: Workload, reason: str, text: str, now: datetime.datetime
     if not workload.runs and stored_condition(workload.status, "Progressing"):
         kinds = {"Progressing": False, "Ready": False}
     changed = workload
-    for kind, value in kinds.items():
-        status = objects.with_condition(changed, kind, value, reason, text, now)
+    for condition_type, is_true in kinds.items():
+        status = objects.with_condition(changed, condition_type, is_true, reason, text, now)
         if status is not None:
             changed = replace(changed, status=status)
     if changed is workload or not workload.version:  # what was never read has no version, and cannot be written
@@ -100,8 +100,8 @@ def _outage(view: View) -> tuple[bool, str] | None:
     stored = outage.was_hit(view.workload)
     if view.sight.outage is None:
         return (False, "since then every grace period starts again") if stored else None
-    held = [each for each in view.held if each.allocation.phase is not Phase.PENDING]
-    hit = any(each.acts_at is not None for one in held for each in node_faults(view, one))
-    if hit or stored.get("status") == "True":
+    not_pending = [reservation for reservation in view.held if reservation.allocation.phase is not Phase.PENDING]
+    is_hit = any(fault.acts_at is not None for reservation in not_pending for fault in node_faults(view, reservation))
+    if is_hit or stored.get("status") == "True":
         return True, view.sight.outage.message
     return (False, str(stored.get("message"))) if stored else None

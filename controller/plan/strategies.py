@@ -22,7 +22,7 @@ _TABLE: Final = (
     Strategy("MigrateAffected", acts=True, replaces=True),
 )
 
-STRATEGIES: Final[Mapping[str, Strategy]] = {each.name: each for each in _TABLE}
+STRATEGIES: Final[Mapping[str, Strategy]] = {strategy.name: strategy for strategy in _TABLE}
 """By the name in spec.allocationPolicy.failureStrategy; one that is not known only reports faults."""
 
 NAMES: Final = (*STRATEGIES, "ReplaceAffected")

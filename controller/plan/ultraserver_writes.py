@@ -30,48 +30,52 @@ def writes(ledger: Ledger, names: Sequence[str]) -> tuple[list[Action], list[Wri
     """
     others: list[Action] = []
     statuses: list[WriteUltraServerStatus] = []
-    for name in names:
-        group, have = ledger.index.group_by_name.get(name), ledger.index.ultraserver_by_name.get(name)
-        if have is None:
+    for ultraserver_name in names:
+        group = ledger.index.group_by_name.get(ultraserver_name)
+        stored = ledger.index.ultraserver_by_name.get(ultraserver_name)
+        if stored is None:
             others += [CreateUltraServer(objects.ultraserver(group))] if group is not None else []
             continue
-        other, status = _ultraserver_alone(ledger, group, have)
-        others += other
+        other_writes, status = _ultraserver_alone(ledger, group, stored)
+        others += other_writes
         statuses += status
     return others, statuses
 
 
 def _ultraserver_alone(
-    ledger: Ledger, group: Group | None, have: UltraServer
+    ledger: Ledger, group: Group | None, stored: UltraServer
 ) -> tuple[list[Action], list[WriteUltraServerStatus]]:
     """Return the writes of one NeuronUltraServer; an error becomes its condition."""
-    error = ledger.index.broken.get(have.name)
+    error = ledger.index.broken.get(stored.name)
     if error is None and group is not None:
         try:
-            return _ultraserver(ledger, group, have)
+            return _ultraserver(ledger, group, stored)
         except Exception as err:
             error = err
     if error is None:
         return [], []
-    ledger.errors[have.name] = error
-    return [], isolation.of_ultraserver(have, error, ledger.sight.now)
+    ledger.errors[stored.name] = error
+    return [], isolation.of_ultraserver(stored, error, ledger.sight.now)
 
 
-def _ultraserver(ledger: Ledger, group: Group, have: UltraServer) -> tuple[list[Action], list[WriteUltraServerStatus]]:
+def _ultraserver(
+    ledger: Ledger, group: Group, stored: UltraServer
+) -> tuple[list[Action], list[WriteUltraServerStatus]]:
     """Return the writes of one NeuronUltraServer, in two lists as `writes` does."""
-    finalizers = _finalizers(ledger, have)
-    stale = (have.spec.get("topology") or []) != (wanted := objects.topology(group))
-    if stale and have.name in ledger.sight.known.unwritable:
-        return [UpdateTopology(have.name, have.version, tuple(wanted))], []
-    if _reservations_change(ledger, have):
-        return [], _status(ledger, group, have, finalizers)
+    finalizers = _finalizers(ledger, stored)
+    topology = objects.topology(group)
+    is_stale = (stored.spec.get("topology") or []) != topology
+    if is_stale and stored.name in ledger.sight.known.unwritable:
+        return [UpdateTopology(stored.name, stored.version, tuple(topology))], []
+    if _reservations_change(ledger, stored):
+        return [], _status(ledger, group, stored, finalizers)
     if finalizers is not None:
-        return [SetUltraServerFinalizers(have.name, have.version, finalizers)], []
-    if not group.topology and not have.reserved:
-        return [] if have.deleting else [DeleteUltraServer(have.name, have.uid, have.version)], []
-    if stale:
-        return [UpdateTopology(have.name, have.version, tuple(wanted))], []
-    return [], _status(ledger, group, have, None)
+        return [SetUltraServerFinalizers(stored.name, stored.version, finalizers)], []
+    if not group.topology and not stored.reserved:
+        return [] if stored.deleting else [DeleteUltraServer(stored.name, stored.uid, stored.version)], []
+    if is_stale:
+        return [UpdateTopology(stored.name, stored.version, tuple(topology))], []
+    return [], _status(ledger, group, stored, None)
 
 
 def _status(
@@ -81,18 +85,18 @@ def _status(
 
     Its owners are the workloads whose reservations change.
     """
-    held, unread = ledger.holdings.at(stored.name), ledger.holdings.unread.get(stored.name, ())
+    reservations, unread_entries = ledger.holdings.at(stored.name), ledger.holdings.unread.get(stored.name, ())
     error = ledger.unrestored.ultraservers.get(stored.name)
-    more = (*_problems(stored, held, unread), *([isolation.of_restoration(error)] if error else []))
-    spares = [name for slot in ledger.spares.get(stored.name, ()) for name in slot.nodes]
+    problems = (*_problems(stored, reservations, unread_entries), *([isolation.of_restoration(error)] if error else []))
+    spares = [node_name for slot in ledger.spares.get(stored.name, ()) for node_name in slot.nodes]
     status = objects.ultraserver_status(
-        group, stored, held, ledger.index.in_use, ledger.sight.now, unread, more, spares
+        group, stored, reservations, ledger.index.in_use, ledger.sight.now, unread_entries, problems, spares
     )
     if status == dict(stored.status):
         return []
-    changed = frozenset(r.allocation.holder for r in {*held} ^ {*stored.reservations})
+    changed = frozenset(reservation.allocation.holder for reservation in {*reservations} ^ {*stored.reservations})
     stored_ids = {reservation.allocation.allocation_id for reservation in stored.reservations}
-    added = tuple(reservation for reservation in held if reservation.allocation.allocation_id not in stored_ids)
+    added = tuple(reservation for reservation in reservations if reservation.allocation.allocation_id not in stored_ids)
     return [
         WriteUltraServerStatus(stored.name, stored.version, stored.status, status, finalizers, added, owners=changed)
     ]
@@ -109,11 +113,11 @@ def _finalizers(ledger: Ledger, stored: UltraServer) -> tuple[str, ...] | None:
     Ours stays while there is any reservation, readable or not, so `kubectl delete` waits for the workloads. An object
     that is being deleted accepts no new ones.
     """
-    wanted = _is_reserved(ledger, stored)
-    if wanted == (RESERVED in stored.finalizers) or (wanted and stored.deleting):
+    needs_finalizer = _is_reserved(ledger, stored)
+    if needs_finalizer == (RESERVED in stored.finalizers) or (needs_finalizer and stored.deleting):
         return None
-    others = tuple(name for name in stored.finalizers if name != RESERVED)
-    return (*others, RESERVED) if wanted else others
+    others = tuple(finalizer for finalizer in stored.finalizers if finalizer != RESERVED)
+    return (*others, RESERVED) if needs_finalizer else others
 
 
 def object_of(action: Action) -> str:
@@ -130,8 +134,8 @@ def object_of(action: Action) -> str:
 
 def _reservations_change(ledger: Ledger, stored: UltraServer) -> bool:
     """Return True if reservations change. A plan writes an object once, and reservations before anything else."""
-    held, unread = ledger.holdings.at(stored.name), ledger.holdings.unread.get(stored.name, ())
-    return {*held} != {*stored.reservations} or len(unread) != len(stored.unread)
+    reservations, unread_entries = ledger.holdings.at(stored.name), ledger.holdings.unread.get(stored.name, ())
+    return {*reservations} != {*stored.reservations} or len(unread_entries) != len(stored.unread)
 
 
 def _problems(
@@ -141,13 +145,13 @@ def _problems(
 
     Both are given as reasons of its condition Degraded.
     """
-    found = []
+    problems = []
     unread = tuple(unread)
     if stored.deleting:
-        refs = sorted({each.allocation.workload for each in reservations})
-        others = [f"{len(unread)} entries that cannot be read"] if unread else []
-        waits = shortened([*(f"NeuronUltraServerWorkload {ref}" for ref in refs), *others])
-        found.append(
+        refs = sorted({reservation.allocation.workload for reservation in reservations})
+        unreadable = [f"{len(unread)} entries that cannot be read"] if unread else []
+        waits = shortened([*(f"NeuronUltraServerWorkload {ref}" for ref in refs), *unreadable])
+        problems.append(
             Problem(
                 Reason.DELETION_WAITS,
                 f"its deletion waits for {waits or 'its last write'}: delete the workloads to release the nodes; "
@@ -155,12 +159,12 @@ def _problems(
             )
         )
     if unread:
-        texts = [f"{each.problem} (nodes {shortened(each.nodes)})" for each in unread]
-        found.append(
+        texts = [f"{unread_entry.problem} (nodes {shortened(unread_entry.nodes)})" for unread_entry in unread]
+        problems.append(
             Problem(
                 Reason.UNREADABLE_RESERVATION,
                 f"reservations that this release cannot read keep their nodes: {shortened(texts)}; use the release "
                 "that wrote them, or remove the entries from status.allocations when nothing runs on the nodes",
             )
         )
-    return tuple(found)
+    return tuple(problems)

@@ -57,13 +57,13 @@ class Done:
 def verdict(done: Done) -> Verdict:
     """Return the state of a workload after an allocation."""
     view, problem = done.view, done.view.problem
-    found = _allocated(view, done.skipped) if done.complete else _incomplete(view, done)
-    spare = done.spare if found.reason == Reason.NO_SPARE_GROUP else None
+    workload_verdict = _allocated(view, done.skipped) if done.complete else _incomplete(view, done)
+    spare = done.spare if workload_verdict.reason == Reason.NO_SPARE_GROUP else None
     more = f"no spare group: {spare.message}" if spare is not None else ""
-    found = replace(found, degraded=degradation(view, more))
+    workload_verdict = replace(workload_verdict, degraded=degradation(view, more))
     if problem is not None:
-        found = _with_problem(found, problem)
-    return _explained(view, found)
+        workload_verdict = _with_problem(workload_verdict, problem)
+    return _explained(view, workload_verdict)
 
 
 def _incomplete(view: View, done: Done) -> Verdict:
@@ -77,9 +77,9 @@ def _incomplete(view: View, done: Done) -> Verdict:
         text = join_texts(f"no spare group yet: {spare.message}", done.moves, skipped)
         return Verdict(partly, Reason.NO_SPARE_GROUP, text)
     if done.moves:
-        answered = all(view.sight.has_tags(each.allocation) for each in view.held.pending)
+        replacements_show_tags = all(view.sight.has_tags(reservation.allocation) for reservation in view.held.pending)
         blocked = done.leaving or _blocked_by_dead_nodes(view)
-        if answered and blocked:
+        if replacements_show_tags and blocked:
             reason, text = blocked
         else:
             reason, text = Reason.MIGRATING, _waiting(view, done.waiting)
@@ -87,7 +87,7 @@ def _incomplete(view: View, done: Done) -> Verdict:
     if shortage is None:
         text = join_texts(_waiting(view, done.waiting), skipped)
         return Verdict(partly, Reason.WAITING_FOR_NODES, text)
-    bound = [each for each in view.held.live().values() if each.allocation.phase is Phase.BOUND]
+    bound = [reservation for reservation in view.held.live().values() if reservation.allocation.phase is Phase.BOUND]
     if bound:
         text = f"{len(bound)} of {workload.count} groups are reserved; for the rest: {shortage.message}"
         return Verdict(State.PARTIALLY_ALLOCATED, shortage.reason, join_texts(text, skipped))
@@ -104,7 +104,7 @@ def _allocated(view: View, skipped: str) -> Verdict:
             state = State.ALLOCATING
         return Verdict(state, Reason.WAITING_FOR_NODES, join_texts(_waiting(view, unseen), skipped))
     total = workload.count * workload.size
-    servers = len({each.ultraserver for each in live.values()})
+    servers = len({reservation.ultraserver for reservation in live.values()})
     text = (
         f"{total} node{'s' if total > 1 else ''} in {servers} UltraServer{'s' if servers > 1 else ''} reserved; pods "
         f"get them with resourceClaimTemplateName: {workload.template_name}"
@@ -115,17 +115,17 @@ def _allocated(view: View, skipped: str) -> Verdict:
 def _unseen(view: View) -> list[str]:
     """Return the nodes that do not show yet that they are Bound."""
     return [
-        name
-        for each in view.held.live().values()
-        for name in each.allocation.nodes
-        if not view.sight.shows(name, each.allocation, Phase.BOUND)
+        node_name
+        for reservation in view.held.live().values()
+        for node_name in reservation.allocation.nodes
+        if not view.sight.shows(node_name, reservation.allocation, Phase.BOUND)
     ]
 
 
 def _waiting(view: View, nodes: Sequence[str]) -> str:
     """Return what the workload waits for. Names late nodes only after a while, to save a write for each tag."""
-    began = [decode.time(each.allocation.allocated_at) for each in view.held]
-    patient_until = max(began, default=view.now) + LATE_NODE_GRACE
+    reserved_at = [decode.time(reservation.allocation.allocated_at) for reservation in view.held]
+    patient_until = max(reserved_at, default=view.now) + LATE_NODE_GRACE
     if view.now < patient_until or not nodes:
         view.sight.look_again(patient_until)
         return "waiting for all nodes to show the reservation on their devices"
@@ -142,13 +142,13 @@ def templates(done: Done) -> list[Action]:
     view = done.view
     workload, template = view.workload, view.template
     official = template is not None and template.is_official(workload)
-    found: list[Action] = []
+    actions: list[Action] = []
     if not view.has_template and (done.complete or workload.status.get("allocatedAt")):
-        found += _make_template(view)
+        actions += _make_template(view)
     if done.complete and official and not _unseen(view):
         # Its claims match no tagged node; the next plan creates ours.
-        found += releasing.delete_templates(view)
-    return found
+        actions += releasing.delete_templates(view)
+    return actions
 
 
 def _make_template(view: View) -> list[Action]:
@@ -161,7 +161,7 @@ def _make_template(view: View) -> list[Action]:
         return []
     kind = view.kind
     live = view.held.live().values()
-    if kind is None or not any(each.allocation.phase is Phase.BOUND for each in live):
+    if kind is None or not any(reservation.allocation.phase is Phase.BOUND for reservation in live):
         return []
     body = objects.claim_template(workload, kind, objects.device_class(view.sight.index.workload_class))
     return [CreateTemplate(body, owners=owners)]
@@ -185,28 +185,32 @@ def _with_cause(shortage: placement.Shortage | None, leaving: tuple[str, str] | 
 
 def _blocked_by_dead_nodes(view: View) -> tuple[str, str] | None:
     """Return why slots with a replacement cannot drain yet, as a reason and a message; None if they can."""
-    coming = {each.allocation.ultraserver_index for each in view.held.pending}
+    replaced_indices = {reservation.allocation.ultraserver_index for reservation in view.held.pending}
     live = view.held.live()
-    old = [one for index, one in live.items() if index in coming and one.allocation.phase is Phase.BOUND]
-    found = (releasing.pods_on_dead_nodes(view.sight, (one,)) for one in old)
-    return next((each for each in found if each is not None), None)
+    replaced = [
+        reservation
+        for index, reservation in live.items()
+        if index in replaced_indices and reservation.allocation.phase is Phase.BOUND
+    ]
+    reasons = (releasing.pods_on_dead_nodes(view.sight, (reservation,)) for reservation in replaced)
+    return next((reason for reason in reasons if reason is not None), None)
 
 
 def describe_moves(view: View) -> str:
     """Return a message that names each slot and its replacement."""
-    old = {
-        each.allocation.ultraserver_index: each.allocation
-        for each in (*view.held.live().values(), *view.leaving())
-        if each.allocation.phase is not Phase.PENDING
+    replaced = {
+        reservation.allocation.ultraserver_index: reservation.allocation
+        for reservation in (*view.held.live().values(), *view.leaving())
+        if reservation.allocation.phase is not Phase.PENDING
     }
     texts = []
-    for each in view.held.pending:
-        index, new = each.allocation.ultraserver_index, each.allocation
-        if index in old:
-            texts.append(f"group {index} moves from {shortened(old[index].nodes)} to {shortened(new.nodes)}")
+    for replacement in view.held.pending:
+        index, new = replacement.allocation.ultraserver_index, replacement.allocation
+        if index in replaced:
+            texts.append(f"group {index} moves from {shortened(replaced[index].nodes)} to {shortened(new.nodes)}")
             if index == 0 and view.workload.count > 1:
                 texts.append(
-                    f"rank 0 moves too: running pods of other groups keep NEURON_DRA_RANK0_NODE={old[0].nodes[0]} "
+                    f"rank 0 moves too: running pods of other groups keep NEURON_DRA_RANK0_NODE={replaced[0].nodes[0]} "
                     "until they are recreated"
                 )
     return join_texts(*texts)
@@ -229,10 +233,10 @@ def _explained(view: View, verdict: Verdict) -> Verdict:
 
 def _class_problem(workload: Workload, priorities: Mapping[str, int]) -> str:
     """Return what is wrong with the workload's PriorityClass, for its message; empty if nothing is."""
-    name = workload.priority_class
-    if not name or name in priorities:
+    class_name = workload.priority_class
+    if not class_name or class_name in priorities:
         return ""
-    return f"PriorityClass {name} does not exist or cannot be read: it waits with priority 0"
+    return f"PriorityClass {class_name} does not exist or cannot be read: it waits with priority 0"
 
 
 # -- the condition Degraded --------------------------------------------------------------------------------------------
@@ -245,29 +249,29 @@ def degradation(view: View, more: str = "") -> tuple[str, str] | None:
     (FAULTS), unless the limit of restarts outranks it; `more` is added to the message.
     """
     bound = view.held.bound
-    found = [trouble for each in (*bound, *view.leaving()) for trouble in recovery.node_faults(view, each)]
-    reasons = [reason for reason in recovery.FAULTS if any(trouble.reason == reason for trouble in found)]
+    faults = [fault for reservation in (*bound, *view.leaving()) for fault in recovery.node_faults(view, reservation)]
+    reasons = [reason for reason in recovery.FAULTS if any(fault.reason == reason for fault in faults)]
     unschedulable = view.sight.known.unschedulable.get(view.workload.uid, "") if bound else ""
     if not (reasons or unschedulable):
         return None
     texts = []
     for reason in reasons:
-        names = list(dict.fromkeys(trouble.name for trouble in found if trouble.reason == reason))
+        names = list(dict.fromkeys(fault.name for fault in faults if fault.reason == reason))
         shown = _with_reports(view, names) if reason == Reason.NODE_UNHEALTHY else names
         texts.append(f"{recovery.FAULTS[reason].text}: {shortened(shown)}")
-    reason, prospect = _outlook(view, [t for t in found if t.acts_at is not None], bound)
+    reason, prospect = _outlook(view, [fault for fault in faults if fault.acts_at is not None], bound)
     return reason or (*reasons, Reason.PODS_UNSCHEDULABLE)[0], join_texts(*texts, unschedulable, prospect, more)
 
 
 def _with_reports(view: View, names: Sequence[str]) -> list[str]:
     """Return the names of nodes, each with what agents report of it."""
-    nodes = [view.sight.node(name) for name in names]
-    return [name if node is None else node.report for name, node in zip(names, nodes, strict=True)]
+    nodes = [view.sight.node(node_name) for node_name in names]
+    return [node_name if node is None else node.report for node_name, node in zip(names, nodes, strict=True)]
 
 
-def _outlook(view: View, found: list[recovery.NodeFault], bound: list[Reservation]) -> tuple[str, str]:
+def _outlook(view: View, faults: list[recovery.NodeFault], bound: list[Reservation]) -> tuple[str, str]:
     """Return what the strategy does, and when, as a message. The reason is empty unless it outranks the faults."""
-    moments = [trouble.acts_at for trouble in found if trouble.acts_at is not None]
+    moments = [fault.acts_at for fault in faults if fault.acts_at is not None]
     if not moments:
         ended = recovery.is_taken_back(view.workload) and not view.strategy.on_every_fault
         return "", "their capacity block ends, so nothing is restarted because of nodes that are lost" if ended else ""

@@ -81,12 +81,12 @@ def status_write(workload: Workload, verdict: Verdict, limit: int, now: datetime
     is_said = ready.get("reason") == verdict.reason
     if is_said and str(ready.get("message")).startswith(_limit_text(workload.namespace, limit)):
         return []
-    made = objects.new_condition(
+    waiting_condition = objects.new_condition(
         workload.status, "Ready", False, verdict.reason, verdict.message, now, workload.generation
     )
     status: dict[str, Any] = {
         "state": str(verdict.state),
         "observedGeneration": workload.generation,
-        "conditions": [made],
+        "conditions": [waiting_condition],
     }
     return [WriteWorkloadStatus.of(workload, status, warning=True, owners=frozenset({workload.uid}))]
