@@ -112,44 +112,54 @@ def ultraserver_status(
     `availability` is Available without a reserved node, FullyAllocated if all nodes are reserved, else
     PartiallyAllocated. The first problem gives the reason of Degraded, all of them its message.
     """
-    reserved = {node for each in reservations for node in each.allocation.nodes}
-    reserved |= {node for each in unread for node in each.nodes}
-    there = set(group.node_names)
-    if not reserved & there:
+    reserved = {node for reservation in reservations for node in reservation.allocation.nodes}
+    reserved |= {node for unread_entry in unread for node in unread_entry.nodes}
+    node_names = set(group.node_names)
+    if not reserved & node_names:
         availability = "Available"
     else:
-        availability = "FullyAllocated" if there <= reserved else "PartiallyAllocated"
+        availability = "FullyAllocated" if node_names <= reserved else "PartiallyAllocated"
     problems = (*group.problems, *more)
     reason = problems[0].reason if problems else Reason.ALL_NODES_READY
-    message = "; ".join(problem.message for problem in problems) or f"all {len(there)} nodes and their links are ready"
-    refs = sorted(
-        {each.allocation.workload for each in reservations}
-        | {str(each.entry.get("workloadRef")) for each in unread if isinstance(each.entry, Mapping)}
-    )
+    all_ready = f"all {len(node_names)} nodes and their links are ready"
+    message = "; ".join(problem.message for problem in problems) or all_ready
+    refs = _workload_refs(reservations, unread)
     taken = ", ".join(refs) if refs else "no node is reserved"
 
-    def made(kind: str, value: bool, why: str, text: str) -> dict[str, Any]:
+    def status_condition(kind: str, value: bool, why: str, text: str) -> dict[str, Any]:
         return new_condition(stored.status, kind, value, why, text, now, stored.generation)
 
-    in_order = sorted(reservations, key=lambda each: (each.allocation.nodes, each.allocation.allocation_id))
-    written = [each.allocation.to_wire() for each in in_order]
+    allocations = sorted(
+        (reservation.allocation for reservation in reservations),
+        key=lambda allocation: (allocation.nodes, allocation.allocation_id),
+    )
+    written = [allocation.to_wire() for allocation in allocations]
     return {
         "ultraserverId": group.ultraserver_id,
         "state": "Degraded" if problems else "Ready",
         "availability": availability,
-        "nodeCount": len(there),
+        "nodeCount": len(node_names),
         "freeNodeCount": group.free_nodes(reserved, in_use),
         "supportedSizes": "_".join(map(str, group.sizes)),
         "observedGeneration": stored.generation,
-        "allocations": [*written, *(each.entry for each in unread)],
+        "allocations": [*written, *(unread_entry.entry for unread_entry in unread)],
         "conditions": [
-            made("Ready", not problems, reason, message),
-            made("Degraded", bool(problems), reason, message),
-            made("Allocated", bool(refs), "Reserved" if refs else "NotReserved", taken),
-            *([made(BLOCK_END, True, "EndKnown", _ends(group))] if group.ends else []),
-            *([made(SPARE, True, "KeptFree", _kept(spares))] if spares else []),
+            status_condition("Ready", not problems, reason, message),
+            status_condition("Degraded", bool(problems), reason, message),
+            status_condition("Allocated", bool(refs), "Reserved" if refs else "NotReserved", taken),
+            *([status_condition(BLOCK_END, True, "EndKnown", _ends(group))] if group.ends else []),
+            *([status_condition(SPARE, True, "KeptFree", _kept(spares))] if spares else []),
         ],
     }
+
+
+def _workload_refs(reservations: Sequence[Reservation], unread: Sequence[UnreadAllocation]) -> list[str]:
+    """Return namespace/name of the workloads that have a reservation, readable or not."""
+    refs = {reservation.allocation.workload for reservation in reservations}
+    for unread_entry in unread:
+        if isinstance(unread_entry.entry, Mapping):
+            refs.add(str(unread_entry.entry.get("workloadRef")))
+    return sorted(refs)
 
 
 def _kept(spares: Sequence[str]) -> str:
@@ -160,8 +170,8 @@ def _kept(spares: Sequence[str]) -> str:
 def _ends(group: Group) -> str:
     """Return when the capacity blocks of an UltraServer's nodes end, as a message."""
     by_end: dict[datetime.datetime, list[str]] = {}
-    for name, end in sorted(group.ends.items()):
-        by_end.setdefault(end, []).append(name)
+    for node_name, end in sorted(group.ends.items()):
+        by_end.setdefault(end, []).append(node_name)
     return "; ".join(f"ends at {time(end)}: {shortened(names)}" for end, names in sorted(by_end.items()))
 
 
@@ -220,10 +230,10 @@ def claim_template(workload: Workload, kind: str, device_class: str) -> dict[str
                             "requests": [REQUEST],
                             "opaque": {
                                 "driver": names.DRIVER,
-                                "parameters": {"apiVersion": f"{names.DRIVER}/v1", **one},
+                                "parameters": {"apiVersion": f"{names.DRIVER}/v1", **parameter_set},
                             },
                         }
-                        for one in parameters
+                        for parameter_set in parameters
                     ],
                 }
             }
@@ -263,12 +273,16 @@ def with_condition(
 
     It adds only fields that the CRD of every release has.
     """
-    found = condition(workload.status, kind)
-    if (found.get("reason"), found.get("message")) == (reason, message[:MESSAGE_CHARACTERS]):
+    stored = condition(workload.status, kind)
+    if (stored.get("reason"), stored.get("message")) == (reason, message[:MESSAGE_CHARACTERS]):
         return None
-    others = [each for each in workload.status.get("conditions") or [] if each.get("type") != kind]
+    other_conditions = [
+        stored_condition
+        for stored_condition in workload.status.get("conditions") or []
+        if stored_condition.get("type") != kind
+    ]
     changed = new_condition(workload.status, kind, value, reason, message, now, workload.generation)
-    return {**workload.status, "state": workload.state, "conditions": [changed, *others]}
+    return {**workload.status, "state": workload.state, "conditions": [changed, *other_conditions]}
 
 
 def workload_status(
@@ -290,25 +304,25 @@ def workload_status(
     """
     state, reason, message = verdict.state, verdict.reason, verdict.message
 
-    def made(kind: str, value: bool, why: str, text: str) -> dict[str, Any]:
+    def status_condition(kind: str, value: bool, why: str, text: str) -> dict[str, Any]:
         return new_condition(workload.status, kind, value, why, text, now, workload.generation)
 
     allocated = state == State.ALLOCATED
-    ordered = sorted(reservations, key=lambda each: (each.allocation.ultraserver_index, each.allocation.allocation_id))
+    ordered = _by_index(reservations)
     since = workload.status.get("allocatedAt") or (time(now) if allocated else None)
     why, text = verdict.degraded or (Reason.NO_PROBLEM, "the reserved nodes have no known fault")
-    more = [made(IN_USE, *record.in_use)] if record.in_use else []
-    more += [made(ENDS_SOON, *record.ends_soon)] if record.ends_soon else []
-    more += [made(SPEC_INCOMPLETE, True, "FieldsDropped", _unkept(record.unkept))] if record.unkept else []
-    more += [made(OUTAGE, record.outage[0], *_outage(record.outage))] if record.outage else []
+    more = [status_condition(IN_USE, *record.in_use)] if record.in_use else []
+    more += [status_condition(ENDS_SOON, *record.ends_soon)] if record.ends_soon else []
+    more += [status_condition(SPEC_INCOMPLETE, True, "FieldsDropped", _unkept(record.unkept))] if record.unkept else []
+    more += [status_condition(OUTAGE, record.outage[0], *_outage(record.outage))] if record.outage else []
     migrations = int(workload.status.get("migrations") or 0)
     if reason == Reason.MIGRATING != condition(workload.status, "Ready").get("reason"):
         migrations += 1
     return {
         "state": str(state),
         "workloadId": workload.name,
-        "allocatedUltraServers": [each.ultraserver for each in ordered],
-        "totalNodesAllocated": sum(len(each.allocation.nodes) for each in ordered),
+        "allocatedUltraServers": [reservation.ultraserver for reservation in ordered],
+        "totalNodesAllocated": sum(len(reservation.allocation.nodes) for reservation in ordered),
         **({"allocatedAt": since} if since and ordered else {}),
         **({"restarting": dict(verdict.restarting)} if verdict.restarting else {}),
         **({"restarts": record.restarts} if record.restarts else {}),
@@ -317,12 +331,20 @@ def workload_status(
         **({"groups": list(groups)} if groups else {}),
         "observedGeneration": workload.generation,
         "conditions": [
-            made("Ready", allocated, reason, message),
-            made("Progressing", state in PROGRESSING, reason, message),
-            made("Degraded", verdict.degraded is not None, why, text),
+            status_condition("Ready", allocated, reason, message),
+            status_condition("Progressing", state in PROGRESSING, reason, message),
+            status_condition("Degraded", verdict.degraded is not None, why, text),
             *more,
         ],
     }
+
+
+def _by_index(reservations: Iterable[Reservation]) -> list[Reservation]:
+    """Return reservations in the order of their indices."""
+    return sorted(
+        reservations,
+        key=lambda reservation: (reservation.allocation.ultraserver_index, reservation.allocation.allocation_id),
+    )
 
 
 def _unkept(fields: Sequence[str]) -> str:
@@ -343,16 +365,16 @@ def groups(reservations: Iterable[Reservation], stored: Mapping[str, UltraServer
 
     `stored` are the NeuronUltraServers by name; their UIDs show later whether an object was recreated.
     """
-    ordered = sorted(reservations, key=lambda each: (each.allocation.ultraserver_index, each.allocation.allocation_id))
+    ordered = _by_index(reservations)
     return [
         {
-            "ultraserverIndex": each.allocation.ultraserver_index,
-            "ultraserver": each.ultraserver,
-            **({"ultraserverUid": stored[each.ultraserver].uid} if each.ultraserver in stored else {}),
-            "allocationId": each.allocation.allocation_id,
-            "nodes": list(each.allocation.nodes),
-            **({"nodeUids": list(each.allocation.node_uids)} if each.allocation.node_uids else {}),
-            **({"draining": True} if each.allocation.phase is Phase.DRAINING else {}),
+            "ultraserverIndex": reservation.allocation.ultraserver_index,
+            "ultraserver": reservation.ultraserver,
+            **({"ultraserverUid": stored[reservation.ultraserver].uid} if reservation.ultraserver in stored else {}),
+            "allocationId": reservation.allocation.allocation_id,
+            "nodes": list(reservation.allocation.nodes),
+            **({"nodeUids": list(reservation.allocation.node_uids)} if reservation.allocation.node_uids else {}),
+            **({"draining": True} if reservation.allocation.phase is Phase.DRAINING else {}),
         }
-        for each in ordered
+        for reservation in ordered
     ]

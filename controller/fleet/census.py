@@ -38,27 +38,27 @@ class Census:
         self._types: dict[str, _Counted] = {}
         self._groups: dict[str, tuple[Group, int]] = {}  # with the number of free nodes
 
-    def put(self, name: str, group: Group | None, taken: Container[str]) -> None:
+    def put(self, ultraserver_name: str, group: Group | None, taken: Container[str]) -> None:
         """Follow a change of an UltraServer; None: it is gone. `taken` are names of nodes that are not free."""
-        before = self._groups.pop(name, None)
+        before = self._groups.pop(ultraserver_name, None)
         if before is not None:
             self._count(*before, -1)
         if group is not None:
-            now = self._groups[name] = group, group.free_nodes(taken)
-            self._count(*now, 1)
+            after = self._groups[ultraserver_name] = group, group.free_nodes(taken)
+            self._count(*after, 1)
 
-    def counted(self, name: str) -> Counts | None:
+    def counted(self, ultraserver_name: str) -> Counts | None:
         """Return what an UltraServer adds to the counts; None for an unknown one."""
-        found = self._groups.get(name)
-        if found is None:
+        group_and_free = self._groups.get(ultraserver_name)
+        if group_and_free is None:
             return None
-        group, free = found
+        group, free = group_and_free
         return Counts(group.instance_type, len(group.topology), free, group.cordoned)
 
     def members(self, instance_type: str) -> int:
         """Return the number of nodes of all UltraServers of a type, healthy or not."""
-        found = self._types.get(instance_type)
-        return found.nodes if found is not None else 0
+        counted = self._types.get(instance_type)
+        return counted.nodes if counted is not None else 0
 
     def tally(self, instance_type: str, free: Mapping[str, int]) -> Tally:
         """Return the counts of an instance type; `free` are the free nodes of UltraServers that a plan changes."""
@@ -66,12 +66,12 @@ class Census:
         if counted is None:
             return Tally(tuple(sorted(self._types)), 0, 0, 0, (), ())
         parts, total = list(counted.parts) if free else counted.parts, counted.free
-        for name, number in free.items():
-            group, before = self._groups.get(name, (None, 0))
+        for ultraserver_name, number in free.items():
+            group, before = self._groups.get(ultraserver_name, (None, 0))
             if group is None or group.instance_type != instance_type:
                 continue
             total += number - before
-            _replace(parts, name, before, number)
+            _replace(parts, ultraserver_name, before, number)
         cordoned = tuple(node for _, nodes in counted.cordoned for node in nodes)
         return Tally((), counted.ultraservers, counted.nodes, total, parts, cordoned)
 
@@ -90,9 +90,9 @@ class Census:
             del self._types[group.instance_type]
 
 
-def _replace(parts: list[tuple[str, int]], name: str, before: int, now: int) -> None:
+def _replace(parts: list[tuple[str, int]], ultraserver_name: str, before: int, after: int) -> None:
     """Replace an UltraServer's number of free nodes in a sorted list, which has no zeros."""
     if before:
-        del parts[bisect.bisect_left(parts, (name, before))]
-    if now:
-        bisect.insort(parts, (name, now))
+        del parts[bisect.bisect_left(parts, (ultraserver_name, before))]
+    if after:
+        bisect.insort(parts, (ultraserver_name, after))

@@ -23,24 +23,24 @@ class ChangedObjects:
     templates: set[tuple[str, str]] = field(default_factory=set)
     namespaces: set[str] = field(default_factory=set)
 
-    def note_workload(self, before: Workload | None, now: Workload | None) -> None:
+    def note_workload(self, before: Workload | None, after: Workload | None) -> None:
         """Note that a workload is replaced by another one, or by itself with other values."""
         if before is not None:
             self.workloads[before.uid] = None
-        if now is not None:
-            self.workloads[now.uid] = now
+        if after is not None:
+            self.workloads[after.uid] = after
 
-    def note_holders(self, before: UltraServer | None, now: UltraServer | None) -> None:
+    def note_holders(self, before: UltraServer | None, after: UltraServer | None) -> None:
         """Note the workloads with reservations in a NeuronUltraServer that is replaced by another version."""
-        for one in (before, now):
-            if one is not None:
-                self.holders |= {each.allocation.holder for each in one.reservations}
+        for ultraserver in (before, after):
+            if ultraserver is not None:
+                self.holders |= {reservation.allocation.holder for reservation in ultraserver.reservations}
 
-    def note_users(self, before: ClaimUse | None, now: ClaimUse | None) -> None:
+    def note_users(self, before: ClaimUse | None, after: ClaimUse | None) -> None:
         """Note the workloads of a claim that is replaced by another version."""
-        for one in (before, now):
-            if one is not None and one.workload_id is not None:
-                self.users.add((one.namespace, one.workload_id))
+        for use in (before, after):
+            if use is not None and use.workload_id is not None:
+                self.users.add((use.namespace, use.workload_id))
 
     def take(self) -> ChangedObjects:
         """Return the changes, and forget them."""

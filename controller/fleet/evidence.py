@@ -39,38 +39,38 @@ class Evidence:
         """Return the keys of the workloads that have a copy of a reservation."""
         return sorted(self._copied.get(allocation_id, ()))
 
-    def put_published(self, node: str, before: PublishedNode | None, now: PublishedNode | None) -> None:
+    def put_published(self, node: str, before: PublishedNode | None, after: PublishedNode | None) -> None:
         """Follow a change of what a node publishes."""
-        _move(self._shown, node, _bound(before), _bound(now))
-        self._judge(_bound(before) | _bound(now))
+        _move(self._shown, node, _bound(before), _bound(after))
+        self._judge(_bound(before) | _bound(after))
 
-    def put_workload(self, key: str, before: Workload | None, now: Workload | None) -> None:
+    def put_workload(self, key: str, before: Workload | None, after: Workload | None) -> None:
         """Follow a change of a workload's copies."""
-        _move(self._copied, key, _copies(before), _copies(now))
-        self._judge(_copies(before) | _copies(now))
+        _move(self._copied, key, _copies(before), _copies(after))
+        self._judge(_copies(before) | _copies(after))
 
-    def put_ultraserver(self, name: str, before: UltraServer | None, now: UltraServer | None) -> None:
+    def put_ultraserver(self, name: str, before: UltraServer | None, after: UltraServer | None) -> None:
         """Follow a change of an UltraServer's reservations."""
         self.unread.pop(name, None)
-        if now is not None and now.unread:
-            self.unread[name] = now.unread
+        if after is not None and after.unread:
+            self.unread[name] = after.unread
         self._known.subtract(_ids(before))
-        self._known.update(_ids(now))
-        changed = {*_ids(before), *_ids(now)}
-        for each in changed:
-            if not self._known[each]:
-                del self._known[each]
+        self._known.update(_ids(after))
+        changed = {*_ids(before), *_ids(after)}
+        for allocation_id in changed:
+            if not self._known[allocation_id]:
+                del self._known[allocation_id]
         self._judge(changed)
 
     def _judge(self, ids: set[str]) -> None:
         """Find out which of these ids no object has."""
-        for each in ids:
-            unknown = each not in self._known
-            for where, found in ((self._shown, self.unknown), (self._copied, self.lost)):
-                if unknown and each in where:
-                    found.add(each)
+        for allocation_id in ids:
+            unknown = allocation_id not in self._known
+            for sources_by_id, ids_without_object in ((self._shown, self.unknown), (self._copied, self.lost)):
+                if unknown and allocation_id in sources_by_id:
+                    ids_without_object.add(allocation_id)
                 else:
-                    found.discard(each)
+                    ids_without_object.discard(allocation_id)
 
 
 def _bound(published: PublishedNode | None) -> set[str]:
@@ -81,25 +81,25 @@ def _bound(published: PublishedNode | None) -> set[str]:
 
 def _copies(workload: Workload | None) -> set[str]:
     """Return the allocationIds in a workload's `status.groups`."""
-    return {str(each["allocationId"]) for each in workload.groups} if workload else set()
+    return {str(record["allocationId"]) for record in workload.groups} if workload else set()
 
 
 def _ids(ultraserver: UltraServer | None) -> list[str]:
     """Return the allocationIds of an UltraServer's entries, unreadable ones included."""
     if ultraserver is None:
         return []
-    entries = (one.entry for one in ultraserver.unread if isinstance(one.entry, Mapping))
+    entries = (unread_entry.entry for unread_entry in ultraserver.unread if isinstance(unread_entry.entry, Mapping))
     return [
-        *(each.allocation.allocation_id for each in ultraserver.reservations),
+        *(reservation.allocation.allocation_id for reservation in ultraserver.reservations),
         *(str(entry["allocationId"]) for entry in entries if entry.get("allocationId")),
     ]
 
 
-def _move(found: dict[str, set[str]], value: str, before: set[str], now: set[str]) -> None:
-    """Move a value from the ids of `before` to those of `now`."""
-    for each in before - now:
-        found[each].discard(value)
-        if not found[each]:
-            del found[each]
-    for each in now - before:
-        found.setdefault(each, set()).add(value)
+def _move(sources_by_id: dict[str, set[str]], source: str, before: set[str], after: set[str]) -> None:
+    """Move a node, or a workload, from the ids of `before` to those of `now`."""
+    for allocation_id in before - after:
+        sources_by_id[allocation_id].discard(source)
+        if not sources_by_id[allocation_id]:
+            del sources_by_id[allocation_id]
+    for allocation_id in after - before:
+        sources_by_id.setdefault(allocation_id, set()).add(source)

@@ -128,7 +128,7 @@ class FleetIndex:
             templates=tuple(self.templates),
             namespaces=None if self.namespaces is None else dict(self.namespaces),
             workload_class=self.workload_class,
-            **{each.name: getattr(known, each.name) for each in fields(Known)},
+            **{field.name: getattr(known, field.name) for field in fields(Known)},
         )
 
     # The objects, as in a Snapshot
@@ -239,7 +239,7 @@ class FleetIndex:
     @property
     def unstored(self) -> list[Group]:
         """The UltraServers without an object."""
-        return [self.group_by_name[name] for name in sorted(self._unstored)]
+        return [self.group_by_name[ultraserver_name] for ultraserver_name in sorted(self._unstored)]
 
     def changed_since(self, version: int) -> set[str]:
         """Return the names of the UltraServers that have changed after a version of the index."""
@@ -252,13 +252,13 @@ class FleetIndex:
     def groups_of(self, node: str) -> list[Group]:
         """Return the UltraServers that a node is in; nearly always one."""
         names = {*self._depending.of(node), self._membership.get(node, "")}
-        found = (self.group_by_name.get(name) for name in sorted(names))
-        return [group for group in found if group is not None and node in group.node_names]
+        groups_or_none = (self.group_by_name.get(ultraserver_name) for ultraserver_name in sorted(names))
+        return [group for group in groups_or_none if group is not None and node in group.node_names]
 
     def refused(self) -> Iterator[refused_pods.RefusedUse]:
         """Yield the claims that their nodes must reject unless their pods started before."""
-        for name in sorted(self._refused):
-            yield from self._refused[name]
+        for ultraserver_name in sorted(self._refused):
+            yield from self._refused[ultraserver_name]
 
     # Changes
 
@@ -280,16 +280,16 @@ class FleetIndex:
         """Follow a change of a claim; None: it has no Neuron devices."""
         before = self._claims.get(key)
         put(self._claims, key, use)
-        for each in self._followed:
-            each.note_users(before, use)
-        for name in {*(before.nodes if before else ()), *(use.nodes if use else ())}:
-            uses = list(self._uses.get(name, ()))
-            if before is not None and name in before.nodes:
+        for changed_objects in self._followed:
+            changed_objects.note_users(before, use)
+        for node_name in {*(before.nodes if before else ()), *(use.nodes if use else ())}:
+            uses = list(self._uses.get(node_name, ()))
+            if before is not None and node_name in before.nodes:
                 uses.remove(before)
-            if use is not None and name in use.nodes:
+            if use is not None and node_name in use.nodes:
                 uses.append(use)
-            put(self._uses, name, tuple(sorted(uses, key=lambda each: (each.namespace, each.name))) or None)
-            self._mark(name)
+            put(self._uses, node_name, tuple(sorted(uses, key=lambda use: (use.namespace, use.name))) or None)
+            self._mark(node_name)
 
     def put_ultraserver(self, name: str, ultraserver: UltraServer | None) -> None:
         """Follow a change of a NeuronUltraServer; None: it was deleted."""
@@ -297,14 +297,14 @@ class FleetIndex:
         self.evidence.put_ultraserver(name, before, ultraserver)
         put(self.ultraserver_by_name, name, ultraserver)
         had, has = _qualifications(before), _qualifications(ultraserver)
-        for each in had.keys() - has.keys():
-            take(self.results_of, each, name)
-        for each in has:
-            self.results_of.setdefault(each, {})[name] = None
+        for source in had.keys() - has.keys():
+            take(self.results_of, source, name)
+        for source in has:
+            self.results_of.setdefault(source, {})[name] = None
         for node in self._reserved.put(name, before, ultraserver):
             self._mark(node)
-        for followed in self._followed:
-            followed.note_holders(before, ultraserver)
+        for changed_objects in self._followed:
+            changed_objects.note_holders(before, ultraserver)
         self._stale.add(name)
 
     def put_namespace(self, name: str, limit: str | None) -> None:
@@ -312,8 +312,8 @@ class FleetIndex:
         if self.namespaces is None:
             self.namespaces = {}
         put(self.namespaces, name, limit)
-        for each in self._followed:
-            each.namespaces.add(name)
+        for changed_objects in self._followed:
+            changed_objects.namespaces.add(name)
 
     def put_workload(self, key: str, workload: Workload | None) -> None:
         """Follow a change of a NeuronUltraServerWorkload; None: it was deleted."""
@@ -326,18 +326,18 @@ class FleetIndex:
         if workload is not None:
             self.workload_by_uid[workload.uid] = workload
             put(self.tests, workload.uid, workload if workload.target is not None else None)
-        for each in self._followed:
-            each.note_workload(before, workload)
+        for changed_objects in self._followed:
+            changed_objects.note_workload(before, workload)
 
     def follow(self) -> ChangedObjects:
         """Return what gets all changes from now on; all that there is has changed at first."""
-        made = ChangedObjects(
+        changed_objects = ChangedObjects(
             holders={*self.holders}, templates={*self.template_by_key}, namespaces={*(self.namespaces or ())}
         )
         for workload in self.workloads:
-            made.note_workload(None, workload)
-        self._followed.append(made)
-        return made
+            changed_objects.note_workload(None, workload)
+        self._followed.append(changed_objects)
+        return changed_objects
 
     def put_template(self, key: tuple[str, str], template: Template | None) -> None:
         """Follow a change of a ResourceClaimTemplate; None: it was deleted."""
@@ -345,8 +345,8 @@ class FleetIndex:
         if before is not None and before.owner is not None:
             take(self._templates_of, before.owner, key)
         put(self.template_by_key, key, template)
-        for each in self._followed:
-            each.templates.add(key)
+        for changed_objects in self._followed:
+            changed_objects.templates.add(key)
         if template is not None and template.owner is not None:
             self._templates_of.setdefault(template.owner, {})[key] = template
 
@@ -357,50 +357,51 @@ class FleetIndex:
         only.
         """
         self.version += 1
-        for name in self._stale:
-            self.broken.pop(name, None)
+        for ultraserver_name in self._stale:
+            self.broken.pop(ultraserver_name, None)
             try:
-                self._refresh(name)
+                self._refresh(ultraserver_name)
             except Exception as err:  # an error about one UltraServer must not end the plans for all others
-                self.broken[name] = err
-                put(self.group_by_name, name, None)
-                self.slot_index.put(name, None, frozenset(), stored=False)
-            there = name in self.group_by_name or name in self.ultraserver_by_name
-            _note(self._changed, name, self.version if there else None)
-            unstored = name in self.group_by_name and name not in self.ultraserver_by_name
-            (self._unstored.add if unstored else self._unstored.discard)(name)
+                self.broken[ultraserver_name] = err
+                put(self.group_by_name, ultraserver_name, None)
+                self.slot_index.put(ultraserver_name, None, frozenset(), stored=False)
+            exists = ultraserver_name in self.group_by_name or ultraserver_name in self.ultraserver_by_name
+            _note(self._changed, ultraserver_name, self.version if exists else None)
+            unstored = ultraserver_name in self.group_by_name and ultraserver_name not in self.ultraserver_by_name
+            (self._unstored.add if unstored else self._unstored.discard)(ultraserver_name)
         self._stale = set()
 
-    def _refresh(self, name: str) -> None:
+    def _refresh(self, ultraserver_name: str) -> None:
         """Derive again what depends on one UltraServer and its nodes."""
-        members = [self.published_by_name[each] for each in sorted(self._members.get(name, ()))]
-        stored = self.ultraserver_by_name.get(name)
-        group = group_of(name, members, stored, self.node_by_name, self._membership)
-        put(self.group_by_name, name, group)
+        members = [self.published_by_name[node_name] for node_name in sorted(self._members.get(ultraserver_name, ()))]
+        stored = self.ultraserver_by_name.get(ultraserver_name)
+        group = group_of(ultraserver_name, members, stored, self.node_by_name, self._membership)
+        put(self.group_by_name, ultraserver_name, group)
         reserved = {*nodes_in(stored)} if stored else set()
         topology = {str(entry.get("nodeName")) for entry in (stored.spec.get("topology") or () if stored else ())}
-        self._depending.put(name, {each.name for each in members} | topology | reserved)
+        self._depending.put(ultraserver_name, {published.name for published in members} | topology | reserved)
         taken = frozenset(node for node in (group.node_names if group else ()) if self.is_taken(node))
-        self.slot_index.put(name, group, taken, stored=stored is not None)
-        self._count(name, group, stored)
-        held = stored.reservations if stored is not None else ()
-        unread = {node for each in (stored.unread if stored is not None else ()) for node in each.nodes}
-        named = self._depending.by(name) - unread
-        put(self._refused, name, refused_pods.refused(named, held, self._uses, self.published_by_name) or None)
+        self.slot_index.put(ultraserver_name, group, taken, stored=stored is not None)
+        self._count(ultraserver_name, group, stored)
+        reservations = stored.reservations if stored is not None else ()
+        unread = {node for unread_entry in (stored.unread if stored is not None else ()) for node in unread_entry.nodes}
+        named = self._depending.by(ultraserver_name) - unread
+        refused = refused_pods.refused(named, reservations, self._uses, self.published_by_name)
+        put(self._refused, ultraserver_name, refused or None)
 
-    def _count(self, name: str, group: Group | None, stored: UltraServer | None) -> None:
+    def _count(self, ultraserver_name: str, group: Group | None, stored: UltraServer | None) -> None:
         """Replace the count of an UltraServer's unavailable nodes."""
-        before, now = self._counts.get(name, outage.Count()), outage.Count()
+        before, after = self._counts.get(ultraserver_name, outage.Count()), outage.Count()
         if group is not None:
-            held = stored.reservations if stored is not None else ()
-            now = outage.count(group.node_names, held, self.node_by_name, self.published_by_name)
-        self.countable += now.total - before.total
+            reservations = stored.reservations if stored is not None else ()
+            after = outage.count(group.node_names, reservations, self.node_by_name, self.published_by_name)
+        self.countable += after.total - before.total
         self.away.subtract(before.away)
-        self.away.update(now.away)
+        self.away.update(after.away)
         for node in before.away:
             if not self.away[node]:
                 del self.away[node]
-        put(self._counts, name, now if now.total else None)
+        put(self._counts, ultraserver_name, after if after.total else None)
 
     def _count_end(self, node: ClusterNode | None, number: int) -> None:
         """Follow the end of a Node's capacity block."""
@@ -410,25 +411,25 @@ class FleetIndex:
         if not self.block_ends[node.block_end]:
             del self.block_ends[node.block_end]
 
-    def _facts_changed(self, name: str) -> None:
+    def _facts_changed(self, node_name: str) -> None:
         """Follow a change of a Node or its slices: find its UltraServer, and mark what is stale."""
-        node, published = self.node_by_name.get(name), self.published_by_name.get(name)
+        node, published = self.node_by_name.get(node_name), self.published_by_name.get(node_name)
         belongs = ""
         if node is not None and published is not None and published.node_uid in ("", node.uid):
             belongs = object_name(published.ultraserver_id) if published.ultraserver_id else ""
-        before = self._membership.get(name, "")
+        before = self._membership.get(node_name, "")
         if belongs != before:
             if before:
-                self._members[before].discard(name)
+                self._members[before].discard(node_name)
                 if not self._members[before]:
                     del self._members[before]
                 self._stale.add(before)
             if belongs:
-                self._members.setdefault(belongs, set()).add(name)
-            put(self._membership, name, belongs or None)
-        self._mark(name)
-        there = node is not None or published is not None
-        _note(self._changed_nodes, name, self.version + 1 if there else None)
+                self._members.setdefault(belongs, set()).add(node_name)
+            put(self._membership, node_name, belongs or None)
+        self._mark(node_name)
+        exists = node is not None or published is not None
+        _note(self._changed_nodes, node_name, self.version + 1 if exists else None)
 
     def _mark(self, node: str) -> None:
         """Mark the UltraServers that depend on a node as stale."""
@@ -440,7 +441,7 @@ class FleetIndex:
 
 def _qualifications(ultraserver: UltraServer | None) -> dict[Source, None]:
     """Return the qualifications of which an UltraServer has results."""
-    return dict.fromkeys(each.source for each in ultraserver.results) if ultraserver is not None else {}
+    return dict.fromkeys(result.source for result in ultraserver.results) if ultraserver is not None else {}
 
 
 def _note(changed: dict[str, int], name: str, version: int | None) -> None:
@@ -452,9 +453,9 @@ def _note(changed: dict[str, int], name: str, version: int | None) -> None:
 
 def _after(changed: dict[str, int], version: int) -> set[str]:
     """Return the names with a later version."""
-    found: set[str] = set()
+    changed_names: set[str] = set()
     for name, changed_in in reversed(changed.items()):
         if changed_in <= version:
             break
-        found.add(name)
-    return found
+        changed_names.add(name)
+    return changed_names

@@ -74,7 +74,11 @@ class FreeSlots:
             return ()
         if self._tested is None:
             tested = tested_nodes(self._index)
-            self._tested = {name: nodes for name, nodes in tested.items() if name not in self._unwritable}
+            self._tested = {
+                ultraserver_name: nodes
+                for ultraserver_name, nodes in tested.items()
+                if ultraserver_name not in self._unwritable
+            }
         taken = self._holdings if draft is None else draft
         free = self.free(instance_type, SIZE, draft)
         return self._pool.of(free_or_tested(free, self._index, self._tested, taken, instance_type), instance_type)
@@ -85,13 +89,13 @@ class FreeSlots:
         free = self.free(instance_type, size, draft)
         if not kept:
             return free
-        found = Overlay(free)
+        beside = Overlay(free)
         taken = self._holdings if draft is None else draft
-        for name in _places_of(kept):
-            groups = (self._index.group_by_name[name],)
+        for ultraserver_name in _places_of(kept):
+            groups = (self._index.group_by_name[ultraserver_name],)
             below = placement.slots(groups, taken, instance_type, size)
-            found.put(name, below, placement.slots(groups, _closed(taken, kept), instance_type, size))
-        return found
+            beside.put(ultraserver_name, below, placement.slots(groups, _closed(taken, kept), instance_type, size))
+        return beside
 
     def keeps_spares(self, instance_type: str) -> bool:
         """Return True if free groups of this type are kept as spares."""
@@ -117,11 +121,11 @@ class FreeSlots:
 
     def capacity(self, instance_type: str, size: int, kind: str | None, *, takes_spares: bool = True) -> int:
         """Return the number of slots, free or not, of one resourceType; without `kind`, of the more frequent one."""
-        found = self._index.capacity(instance_type, size, kind)
+        capacity = self._index.capacity(instance_type, size, kind)
         number = 0 if takes_spares else self._pool.number(instance_type)
         if number:
-            found -= min(number, self._index.capacity(instance_type, SIZE, kind)) * (SIZE // size)
-        return max(0, found)
+            capacity -= min(number, self._index.capacity(instance_type, SIZE, kind)) * (SIZE // size)
+        return max(0, capacity)
 
     def shortage(
         self, workload: Workload, count: int, draft: Draft | None = None, *, takes_spares: bool = False
@@ -144,8 +148,8 @@ class FreeSlots:
 
     def of_nodes(self, names: set[str], instance_type: str, size: int) -> tuple[placement.Slot, ...]:
         """Return the slots of `size` nodes that these nodes form, reserved or not."""
-        groups = {group.name: group for name in sorted(names) for group in self._index.groups_of(name)}
-        others = frozenset(name for group in groups.values() for name in group.node_names) - names
+        groups = {group.name: group for node_name in sorted(names) for group in self._index.groups_of(node_name)}
+        others = frozenset(node_name for group in groups.values() for node_name in group.node_names) - names
         return placement.slots(groups.values(), others, instance_type, size)
 
     def _tally(self, instance_type: str, *, takes_spares: bool) -> placement.Tally:
@@ -179,11 +183,11 @@ class FreeSlots:
 
     def _replace(self, key: tuple[str, int], names: Iterable[str], taken: Container[str]) -> None:
         """Replace the slots of UltraServers that the plan changed; those that cannot be written have none."""
-        for name in names:
-            group = self._index.group_by_name.get(name)
-            writable = name in self._index.ultraserver_by_name and name not in self._unwritable
-            now = placement.slots((group,), taken, *key) if group is not None and writable else ()
-            self._free[key].put(name, self._index.slot_index.free_of(name, *key), now)
+        for ultraserver_name in names:
+            group = self._index.group_by_name.get(ultraserver_name)
+            writable = ultraserver_name in self._index.ultraserver_by_name and ultraserver_name not in self._unwritable
+            slots = placement.slots((group,), taken, *key) if group is not None and writable else ()
+            self._free[key].put(ultraserver_name, self._index.slot_index.free_of(ultraserver_name, *key), slots)
 
     def _count(self) -> None:
         """Follow the reservations that were made and dropped since the last time."""
@@ -196,8 +200,10 @@ class FreeSlots:
 
     def _free_nodes_of(self, names: Iterable[str], taken: Container[str]) -> dict[str, int]:
         """Return the number of free nodes of UltraServers, given which nodes are taken."""
-        groups = {name: self._index.group_by_name.get(name) for name in names}
-        return {name: group.free_nodes(taken) for name, group in groups.items() if group is not None}
+        groups = {ultraserver_name: self._index.group_by_name.get(ultraserver_name) for ultraserver_name in names}
+        return {
+            ultraserver_name: group.free_nodes(taken) for ultraserver_name, group in groups.items() if group is not None
+        }
 
 
 def _places_of(slots: Iterable[placement.Slot]) -> list[str]:
@@ -207,7 +213,7 @@ def _places_of(slots: Iterable[placement.Slot]) -> list[str]:
 
 def _closed(taken: Container[str], kept: Sequence[placement.Slot]) -> _Closed:
     """Return which nodes new workloads may not take."""
-    return _Closed(taken, frozenset(name for slot in kept for name in slot.nodes))
+    return _Closed(taken, frozenset(node_name for slot in kept for node_name in slot.nodes))
 
 
 def _shortage(tally: placement.Tally, workload: Workload, count: int, have: int, soon: int) -> placement.Shortage:

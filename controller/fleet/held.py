@@ -13,8 +13,8 @@ from neuron_dra.core.rendezvous import Rendezvous
 from neuron_dra.core.ultraserver import Phase
 
 
-def _order(one: Reservation) -> tuple[int, str]:
-    return one.allocation.ultraserver_index, one.allocation.allocation_id
+def _order(reservation: Reservation) -> tuple[int, str]:
+    return reservation.allocation.ultraserver_index, reservation.allocation.allocation_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,17 +40,22 @@ class Held:
 
         There may be two for one index after a failed write: the Bound one counts, because its pods may run.
         """
-        found: dict[int, Reservation] = {}
-        for each in self.all:
-            index = each.allocation.ultraserver_index
-            if each.allocation.phase is Phase.BOUND or (each.allocation.phase is Phase.PENDING and index not in found):
-                found[index] = each
-        return found
+        live: dict[int, Reservation] = {}
+        for reservation in self.all:
+            index = reservation.allocation.ultraserver_index
+            phase = reservation.allocation.phase
+            if phase is Phase.BOUND or (phase is Phase.PENDING and index not in live):
+                live[index] = reservation
+        return live
 
     @property
     def opened(self) -> int:
         """How many groups are or were open for pods, by the highest index. A request beyond that is growth."""
-        indices = [each.allocation.ultraserver_index for each in self.all if each.allocation.phase is not Phase.PENDING]
+        indices = [
+            reservation.allocation.ultraserver_index
+            for reservation in self.all
+            if reservation.allocation.phase is not Phase.PENDING
+        ]
         return max(indices, default=-1) + 1
 
     @property
@@ -69,54 +74,64 @@ class Held:
         return self._in(Phase.DRAINING)
 
     def _in(self, phase: Phase) -> list[Reservation]:
-        return [each for each in self.all if each.allocation.phase is phase]
+        return [reservation for reservation in self.all if reservation.allocation.phase is phase]
 
     def with_another_size(self, stored: Held) -> list[Reservation]:
         """Return the Bound reservations whose number of the workload's nodes is not stored as it is here."""
-        sizes_stored = {each.allocation.allocation_id: each.allocation.world_size for each in stored}
-        live = (each for each in self.live().values() if each.allocation.phase is Phase.BOUND)
-        return [each for each in live if sizes_stored.get(each.allocation.allocation_id) != each.allocation.world_size]
+        sizes_stored = {
+            reservation.allocation.allocation_id: reservation.allocation.world_size for reservation in stored
+        }
+        live = (reservation for reservation in self.live().values() if reservation.allocation.phase is Phase.BOUND)
+        return [
+            reservation
+            for reservation in live
+            if sizes_stored.get(reservation.allocation.allocation_id) != reservation.allocation.world_size
+        ]
 
     def add(self, *more: Reservation) -> Held:
         """Return the value with more reservations."""
         return Held.of((*self.all, *more))
 
-    def bind(self, *some: Reservation) -> Held:
+    def bind(self, *reservations: Reservation) -> Held:
         """Open the nodes of some of these reservations for pods of their workload."""
-        return self._to(Phase.BOUND, some)
+        return self._to(Phase.BOUND, reservations)
 
-    def drain(self, *some: Reservation, notice: Notice) -> Held:
+    def drain(self, *reservations: Reservation, notice: Notice) -> Held:
         """Close the nodes of some of these reservations, for the reason in `notice`; their faults no longer matter."""
-        return self._to(Phase.DRAINING, some, faults=(), notice=notice)
+        return self._to(Phase.DRAINING, reservations, faults=(), notice=notice)
 
     def tell(self, notice: Notice | None) -> Held:
         """Have this notice in every reservation that is open for pods, in place of an earlier one."""
-        stale = {each for each in self.bound if each.allocation.notice != notice}
+        stale = {reservation for reservation in self.bound if reservation.allocation.notice != notice}
         if not stale:
             return self
-        return Held(tuple(one.changed(notice=notice) if one in stale else one for one in self.all))
+        return self._with_changed(stale, notice=notice)
 
-    def drop(self, *some: Reservation) -> Held:
+    def drop(self, *reservations: Reservation) -> Held:
         """Remove some of these reservations: their nodes are free."""
-        for one in some:
-            check_step(one.allocation.phase, None)
-        gone = self._own(some)
-        return Held(tuple(each for each in self.all if each not in gone)) if gone else self
+        for reservation in reservations:
+            check_step(reservation.allocation.phase, None)
+        dropped = self._own(reservations)
+        return Held(tuple(reservation for reservation in self.all if reservation not in dropped)) if dropped else self
 
-    def _to(self, phase: Phase, some: Collection[Reservation], **changes: Any) -> Held:
-        for one in some:
-            check_step(one.allocation.phase, phase)
-        chosen = self._own(some)
+    def _to(self, phase: Phase, reservations: Collection[Reservation], **changes: Any) -> Held:
+        for reservation in reservations:
+            check_step(reservation.allocation.phase, phase)
+        chosen = self._own(reservations)
         if not chosen:
             return self
-        return Held(tuple(one.changed(phase=phase, **changes) if one in chosen else one for one in self.all))
+        return self._with_changed(chosen, phase=phase, **changes)
 
-    def _own(self, some: Collection[Reservation]) -> set[Reservation]:
+    def _with_changed(self, chosen: Collection[Reservation], **changes: Any) -> Held:
+        changed = (reservation.changed(**changes) if reservation in chosen else reservation for reservation in self.all)
+        return Held(tuple(changed))
+
+    def _own(self, reservations: Collection[Reservation]) -> set[Reservation]:
         """Return these reservations. Raises ValueError for one that the workload does not have, or no longer so."""
-        found = set(some)
-        if not found <= set(self.all):
+        own = set(reservations)
+        if not own <= set(self.all):
             raise ValueError("a decision changed a reservation that its workload does not have")
-        return found
+        return own
 
     def with_world_size(self, nodes_a_group: int, rendezvous: Rendezvous | None, groups: int) -> Held:
         """Write into every slot the number of nodes of the workload, which node has rank 0, and its address.
@@ -128,26 +143,26 @@ class Held:
         size = max(groups, max(live, default=-1) + 1) * nodes_a_group
         first = live.get(0)
 
-        def published(one: Reservation) -> Reservation:
-            has = one.allocation
-            rank0_node, address = has.rank0_node, has.rendezvous
+        def published(reservation: Reservation) -> Reservation:
+            allocation = reservation.allocation
+            rank0_node, address = allocation.rank0_node, allocation.rendezvous
             if first is not None:
                 rank0_node, address = first.allocation.nodes[0], rendezvous
-            same = (has.world_size, has.rank0_node, has.rendezvous) == (size, rank0_node, address)
-            if same or live.get(has.ultraserver_index) is not one:
-                return one
-            return one.changed(world_size=size, rank0_node=rank0_node, rendezvous=address)
+            same = (allocation.world_size, allocation.rank0_node, allocation.rendezvous) == (size, rank0_node, address)
+            if same or live.get(allocation.ultraserver_index) is not reservation:
+                return reservation
+            return reservation.changed(world_size=size, rank0_node=rank0_node, rendezvous=address)
 
         return Held(tuple(map(published, self.all)))
 
 
-def sizes(held: Iterable[Reservation]) -> dict[int, int]:
+def sizes(reservations: Iterable[Reservation]) -> dict[int, int]:
     """Return how many nodes a workload has for each index.
 
     Of two reservations for one index the larger counts.
     """
-    found: dict[int, int] = {}
-    for each in held:
-        index = each.allocation.ultraserver_index
-        found[index] = max(found.get(index, 0), each.allocation.node_count)
-    return found
+    sizes_by_index: dict[int, int] = {}
+    for reservation in reservations:
+        index = reservation.allocation.ultraserver_index
+        sizes_by_index[index] = max(sizes_by_index.get(index, 0), reservation.allocation.node_count)
+    return sizes_by_index

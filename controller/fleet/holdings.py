@@ -80,16 +80,16 @@ class Holdings(Container[str]):
 
     def at(self, ultraserver: str) -> Sequence[Reservation]:
         """The reservations of one UltraServer, in no order; none if it has no object."""
-        found = self._held.get(ultraserver)
-        if found is not None:
-            return found
+        planned = self._held.get(ultraserver)
+        if planned is not None:
+            return planned
         stored = self._index.ultraserver_by_name.get(ultraserver)
         return stored.reservations if stored else ()
 
     def of(self, workload_uid: str) -> Held:
         """The reservations of one workload."""
-        found = self._of.get(workload_uid)
-        return Held.of(self._index.held(workload_uid)) if found is None else found
+        planned = self._of.get(workload_uid)
+        return Held.of(self._index.held(workload_uid)) if planned is None else planned
 
     def workload_uids(self) -> set[str]:
         """The UIDs of the workloads that have a reservation."""
@@ -106,27 +106,27 @@ class Holdings(Container[str]):
         """
         return self._index.nodes_of_namespace(namespace) + self._nodes_of[namespace]
 
-    def sizes(self, workload_uid: str, held: Held) -> dict[int, int]:
+    def sizes(self, workload_uid: str, reservations: Held) -> dict[int, int]:
         """Return how many nodes a workload that has these reservations has for each index.
 
         What is stored or assumed counts, too.
         """
-        return sizes([*self._index.held(workload_uid), *self._assumed.get(workload_uid, ()), *held])
+        return sizes([*self._index.held(workload_uid), *self._assumed.get(workload_uid, ()), *reservations])
 
-    def draft(self, workload_uid: str, held: Held) -> Draft | None:
+    def draft(self, workload_uid: str, reservations: Held) -> Draft | None:
         """Return which nodes are taken once the workload has these reservations; None if it has them now."""
-        now = self.of(workload_uid)
-        if held.all == now.all:
+        current = self.of(workload_uid)
+        if reservations.all == current.all:
             return None
-        gone, made = _without(now, held), _without(held, now)
-        if not gone and not made:
+        removed, added = _without(current, reservations), _without(reservations, current)
+        if not removed and not added:
             return None
         nodes: Counter[str] = Counter()
-        for one in made:
-            nodes.update(one.allocation.nodes)
-        for one in gone:
-            nodes.subtract(one.allocation.nodes)
-        return Draft(frozenset(one.ultraserver for one in (*gone, *made)), self, nodes)
+        for reservation in added:
+            nodes.update(reservation.allocation.nodes)
+        for reservation in removed:
+            nodes.subtract(reservation.allocation.nodes)
+        return Draft(frozenset(reservation.ultraserver for reservation in (*removed, *added)), self, nodes)
 
     # What the plan changes
 
@@ -148,43 +148,43 @@ class Holdings(Container[str]):
                 self._nodes_of[allocation.workload_namespace] += more
             self.add(reservation)
 
-    def put(self, workload_uid: str, held: Held) -> None:
+    def put(self, workload_uid: str, reservations: Held) -> None:
         """Follow a decision: the workload has these reservations now."""
         before = self.of(workload_uid)
-        if held == before:
+        if reservations == before:
             return
         count = sum(self.sizes(workload_uid, before).values())
-        had, has = set(before), set(held)
-        for one in had - has:
-            self._own(one.ultraserver).remove(one)
-        for one in has - had:
-            self._own(one.ultraserver).append(one)
-        for one in _without(before, held):
-            self._reserved.subtract(one.allocation.nodes)
-            self.journal.append(one.ultraserver)
-        for one in _without(held, before):
-            self._reserved.update(one.allocation.nodes)
-            self.journal.append(one.ultraserver)
-        self._of[workload_uid] = held
-        allocation = (*held, *before)[0].allocation
+        had, has = set(before), set(reservations)
+        for reservation in had - has:
+            self._own(reservation.ultraserver).remove(reservation)
+        for reservation in has - had:
+            self._own(reservation.ultraserver).append(reservation)
+        for reservation in _without(before, reservations):
+            self._reserved.subtract(reservation.allocation.nodes)
+            self.journal.append(reservation.ultraserver)
+        for reservation in _without(reservations, before):
+            self._reserved.update(reservation.allocation.nodes)
+            self.journal.append(reservation.ultraserver)
+        self._of[workload_uid] = reservations
+        allocation = (*reservations, *before)[0].allocation
         if allocation.only_shown:
             return  # no namespace is charged for a tag
-        self._nodes_of[allocation.workload_namespace] += sum(self.sizes(workload_uid, held).values()) - count
+        self._nodes_of[allocation.workload_namespace] += sum(self.sizes(workload_uid, reservations).values()) - count
 
-    def add(self, one: Reservation) -> None:
+    def add(self, reservation: Reservation) -> None:
         """Add a reservation that is not stored."""
-        uid = one.allocation.holder
-        self.put(uid, self.of(uid).add(one))
+        uid = reservation.allocation.holder
+        self.put(uid, self.of(uid).add(reservation))
 
-    def adopt(self, ultraserver: str, left: Sequence[UnreadAllocation], taken: Iterable[Reservation]) -> None:
-        """Replace unreadable entries of an UltraServer by reservations, `taken`; `left` stay unreadable."""
+    def adopt(self, ultraserver: str, still_unread: Sequence[UnreadAllocation], adopted: Iterable[Reservation]) -> None:
+        """Replace unreadable entries of an UltraServer by reservations, `adopted`; the others stay as they are."""
         for before in self.unread[ultraserver]:
             self._reserved.subtract(before.nodes)
-        for each in left:
-            self._reserved.update(each.nodes)
-        self.unread[ultraserver] = tuple(left)
-        for one in taken:
-            self.add(one)
+        for unread_entry in still_unread:
+            self._reserved.update(unread_entry.nodes)
+        self.unread[ultraserver] = tuple(still_unread)
+        for reservation in adopted:
+            self.add(reservation)
 
     def withhold(self, ultraserver: str, workload_uid: str, nodes: Sequence[str]) -> None:
         """Keep nodes closed for a workload that may have them: nothing shows whether it does."""
@@ -206,9 +206,9 @@ class Holdings(Container[str]):
 
 def _without(some: Held, others: Held) -> list[Reservation]:
     """Return those reservations of which others have neither allocationId nor place."""
-    there = {_place(one) for one in others}
-    return [one for one in some if _place(one) not in there]
+    other_places = {_place(reservation) for reservation in others}
+    return [reservation for reservation in some if _place(reservation) not in other_places]
 
 
-def _place(one: Reservation) -> tuple[str, str, tuple[str, ...]]:
-    return one.ultraserver, one.allocation.allocation_id, one.allocation.nodes
+def _place(reservation: Reservation) -> tuple[str, str, tuple[str, ...]]:
+    return reservation.ultraserver, reservation.allocation.allocation_id, reservation.allocation.nodes

@@ -52,7 +52,7 @@ class Count:
 
 def count(
     members: Iterable[str],
-    held: Iterable[Reservation],
+    reservations: Iterable[Reservation],
     nodes: Mapping[str, ClusterNode],
     published: Mapping[str, PublishedNode],
 ) -> Count:
@@ -61,21 +61,21 @@ def count(
     Nodes that a user has given up (taint out-of-service, or a deleted Node) do not count. A node is unavailable if it
     is not Ready, if agents report a fault of it, or if it is Bound and does not show the tag of its reservation.
     """
-    known = [name for name in members if name in nodes and not nodes[name].out_of_service]
+    counted = [node_name for node_name in members if node_name in nodes and not nodes[node_name].out_of_service]
     bound = {
-        name: one.allocation.allocation_id
-        for one in held
-        if one.allocation.phase is Phase.BOUND
-        for name in one.allocation.nodes
+        node_name: reservation.allocation.allocation_id
+        for reservation in reservations
+        if reservation.allocation.phase is Phase.BOUND
+        for node_name in reservation.allocation.nodes
     }
     return Count(
-        len(known),
+        len(counted),
         tuple(
-            name
-            for name in known
-            if not nodes[name].ready
-            or nodes[name].unhealthy
-            or (name in bound and _shown(published.get(name)) != bound[name])
+            node_name
+            for node_name in counted
+            if not nodes[node_name].ready
+            or nodes[node_name].unhealthy
+            or (node_name in bound and _shown(published.get(node_name)) != bound[node_name])
         ),
     )
 

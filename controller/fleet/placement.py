@@ -67,7 +67,7 @@ def slots(groups: Iterable[Group], taken: Container[str], instance_type: str, si
     `taken` has the names of nodes that are not free. A slot needs one resourceType, one hardware id, and the links
     between its nodes.
     """
-    found = []
+    free_slots = []
     for group in groups:
         if group.instance_type != instance_type:
             continue
@@ -76,7 +76,7 @@ def slots(groups: Iterable[Group], taken: Container[str], instance_type: str, si
             nodes = [free[number] for number in range(first, first + size) if number in free]
             if len(nodes) == size and _work_together(nodes, size):
                 pairs = {number // 2 for number in range(first, first + size)}
-                found.append(
+                free_slots.append(
                     Slot(
                         ultraserver=group.name,
                         kind=nodes[0].kind,
@@ -89,7 +89,7 @@ def slots(groups: Iterable[Group], taken: Container[str], instance_type: str, si
                         **_tested(group, nodes),
                     )
                 )
-    return tuple(found)
+    return tuple(free_slots)
 
 
 def _first_end(group: Group, nodes: Sequence[PublishedNode]) -> datetime.datetime | None:
@@ -138,7 +138,8 @@ def links_up(node: PublishedNode, size: int, slot: Sequence[PublishedNode]) -> b
         return False
     if size > 2 or node.vertical:
         return True
-    if node.horizontal and 4 not in node.sizes and {each.server_id_2 for each in slot} == {node.server_id_2} - {None}:
+    offers_pair = node.horizontal and 4 not in node.sizes
+    if offers_pair and {published.server_id_2 for published in slot} == {node.server_id_2} - {None}:
         return True
     return None if node.vertical is None else False
 
@@ -161,14 +162,14 @@ def most_of_a_kind(numbers: Mapping[str, int]) -> int:
 class Tally:
     """The nodes of all UltraServers of one instance type: what a shortage's message says about the fleet.
 
-    - `known`: the instance types of all UltraServers, only if there are none of this type.
+    - `instance_types`: those of all UltraServers, only if there are none of this type.
     - `ultraservers`, `nodes`, `free`: their number, that of their nodes, and of those that are free.
     - `parts`: UltraServer and number of its free nodes, by name, without those that have none.
     - `cordoned`: the names of cordoned nodes.
     - `spares`: the number of nodes that are spares, which are not counted as free.
     """
 
-    known: Sequence[str]
+    instance_types: Sequence[str]
     ultraservers: int
     nodes: int
     free: int
@@ -186,21 +187,23 @@ def shortage(counted: Tally, workload: Workload, have: int, count: int) -> Short
 
     The message names cordoned nodes and counts spares, which are not free.
     """
-    kind = workload.instance_type
-    wanted = f"{count} x {workload.size} {kind} node{'s' if count * workload.size > 1 else ''}"
+    instance_type = workload.instance_type
+    request = f"{count} x {workload.size} {instance_type} node{'s' if count * workload.size > 1 else ''}"
     if not counted.ultraservers:
-        there = f"; UltraServers here are of type {', '.join(counted.known)}" if counted.known else ""
+        available = (
+            f"; UltraServers here are of type {', '.join(counted.instance_types)}" if counted.instance_types else ""
+        )
         return Shortage(
-            Reason.NO_ULTRASERVERS, f"needs {wanted}, and no UltraServer of this type was discovered{there}"
+            Reason.NO_ULTRASERVERS, f"needs {request}, and no UltraServer of this type was discovered{available}"
         )
     short = (count - have) * workload.size
-    text = f"needs {wanted}; {have} of {count} groups of {workload.size} are free: short of {short} nodes"
+    text = f"needs {request}; {have} of {count} groups of {workload.size} are free: short of {short} nodes"
     also = f"; cordoned: {shortened(counted.cordoned)}" if counted.cordoned else ""
     if counted.spares:
         also += f"; {counted.spares} nodes are spares, which only groups that must move may take (--spares)"
     if counted.free >= count * workload.size and workload.size > 1:
         number = len(counted.parts)
-        parts = [f"{name} has {free}" for name, free in counted.parts[:NODE_NAMES_SHOWN]]
+        parts = [f"{ultraserver_name} has {free}" for ultraserver_name, free in counted.parts[:NODE_NAMES_SHOWN]]
         return Shortage(
             Reason.CAPACITY_SPLIT,
             f"{text}; {counted.free} nodes are free, but split over {number} UltraServer{'s' if number > 1 else ''} or "

@@ -28,9 +28,9 @@ def everywhere(kind: str) -> Place:
 def places_of(slot: Slot) -> Iterator[Place]:
     """Yield the places that a slot is in."""
     yield everywhere(slot.kind)
-    for depth, name in enumerate(slot.layers):
-        if name is not None:
-            yield slot.kind, depth, name
+    for depth, layer in enumerate(slot.layers):
+        if layer is not None:
+            yield slot.kind, depth, layer
 
 
 class Places:
@@ -43,17 +43,17 @@ class Places:
     def add(self, slot: Slot) -> None:
         """Add a slot."""
         for place in places_of(slot):
-            found = self._slots.setdefault(place, [])
-            bisect.insort(found, slot, key=_FIT)
-            self._count(place, len(found) - 1, len(found))
+            slots = self._slots.setdefault(place, [])
+            bisect.insort(slots, slot, key=_FIT)
+            self._count(place, len(slots) - 1, len(slots))
 
     def remove(self, slot: Slot) -> None:
         """Remove a slot that was added."""
         for place in places_of(slot):
-            found = self._slots[place]
-            del found[bisect.bisect_left(found, slot.fit, key=_FIT)]
-            self._count(place, len(found) + 1, len(found))
-            if not found:
+            slots = self._slots[place]
+            del slots[bisect.bisect_left(slots, slot.fit, key=_FIT)]
+            self._count(place, len(slots) + 1, len(slots))
+            if not slots:
                 del self._slots[place]
 
     def best(self, place: Place) -> Sequence[Slot]:
@@ -70,19 +70,19 @@ class Places:
 
     def by_number(self, kind: str, depth: int, at_least: int) -> Iterator[tuple[int, str]]:
         """Yield number and name of the places of a layer that have enough slots, the smallest first."""
-        found = self._numbers.get((kind, depth), [])
-        for position in range(bisect.bisect_left(found, (at_least, "")), len(found)):
-            yield found[position]
+        numbers = self._numbers.get((kind, depth), [])
+        for position in range(bisect.bisect_left(numbers, (at_least, "")), len(numbers)):
+            yield numbers[position]
 
-    def _count(self, place: Place, before: int, now: int) -> None:
+    def _count(self, place: Place, before: int, after: int) -> None:
         """Follow a change of the number of slots in a place."""
-        kind, depth, name = place
-        found = self._numbers.setdefault((kind, depth), [])
+        kind, depth, layer = place
+        numbers = self._numbers.setdefault((kind, depth), [])
         if before:
-            del found[bisect.bisect_left(found, (before, name))]
-        if now:
-            bisect.insort(found, (now, name))
-        if not found:
+            del numbers[bisect.bisect_left(numbers, (before, layer))]
+        if after:
+            bisect.insort(numbers, (after, layer))
+        if not numbers:
             del self._numbers[kind, depth]
 
 
@@ -96,17 +96,17 @@ class Overlay:
         self._touched: dict[tuple[str, int], set[str]] = {}  # names of the places whose number differs
         self._of: dict[str, Sequence[Slot]] = {}  # by UltraServer, the slots that replace those below
 
-    def put(self, ultraserver: str, below: Iterable[Slot], now: Sequence[Slot]) -> None:
+    def put(self, ultraserver: str, below: Iterable[Slot], slots: Sequence[Slot]) -> None:
         """Replace the slots of an UltraServer; `below` are those that it has there."""
         if ultraserver not in self._of:
             for slot in below:
                 self._hidden.update(self._touch(slot))
         for slot in self._of.get(ultraserver, ()):
             self._own.remove(slot)
-        for slot in now:
+        for slot in slots:
             self._touch(slot)
             self._own.add(slot)
-        self._of[ultraserver] = now
+        self._of[ultraserver] = slots
 
     def number(self, place: Place) -> int:
         """Return the number of slots in a place."""
@@ -129,21 +129,22 @@ class Overlay:
     def by_number(self, kind: str, depth: int, at_least: int) -> Iterator[tuple[int, str]]:
         """Yield number and name of the places of a layer that have enough slots, the smallest first."""
         touched = self._touched.get((kind, depth), set())
-        counted = ((self.number((kind, depth, name)), name) for name in touched)
-        changed = sorted(each for each in counted if each[0] >= at_least)
-        others = (each for each in self._below.by_number(kind, depth, at_least) if each[1] not in touched)
-        return heapq.merge(changed, others)
+        counted = ((self.number((kind, depth, layer)), layer) for layer in touched)
+        changed = sorted((number, layer) for number, layer in counted if number >= at_least)
+        below = self._below.by_number(kind, depth, at_least)
+        unchanged = ((number, layer) for number, layer in below if layer not in touched)
+        return heapq.merge(changed, unchanged)
 
     def smallest(self, kind: str, depth: int, at_least: int) -> Place | None:
         """Return the place of a layer with the fewest slots that are enough; None if no place has enough."""
-        found = next(self.by_number(kind, depth, at_least), None)
-        return None if found is None else (kind, depth, found[1])
+        smallest = next(self.by_number(kind, depth, at_least), None)
+        return None if smallest is None else (kind, depth, smallest[1])
 
     def _touch(self, slot: Slot) -> list[Place]:
         """Note that the numbers of a slot's places differ; return these."""
         places = list(places_of(slot))
-        for kind, depth, name in places:
-            self._touched.setdefault((kind, depth), set()).add(name)
+        for kind, depth, layer in places:
+            self._touched.setdefault((kind, depth), set()).add(layer)
         return places
 
 
@@ -154,9 +155,9 @@ def choose(free: Overlay, count: int, *, kind: str | None = None, near: Sequence
     the best fits are chosen. Without a common layer the best fits are spread. `kind` and `near` are resourceType and
     slots that the workload has.
     """
-    for wanted in (kind,) if kind else KINDS:
-        if free.number(everywhere(wanted)) >= count:
-            place = _closest(free, wanted, count, near)
+    for slot_kind in (kind,) if kind else KINDS:
+        if free.number(everywhere(slot_kind)) >= count:
+            place = _closest(free, slot_kind, count, near)
             return tuple(itertools.islice(free.best(place), count))
     return None
 
@@ -166,13 +167,13 @@ def _closest(free: Overlay, kind: str, count: int, near: Sequence[Slot]) -> Plac
     if count + len(near) == 1:
         return everywhere(kind)
     for depth in (2, 1, 0):
-        there = {slot.layers[depth] for slot in near}
-        if not there:
+        layers = {slot.layers[depth] for slot in near}
+        if not layers:
             place = free.smallest(kind, depth, count)
             if place is not None:
                 return place
-        elif len(there) == 1:
-            name = there.pop()
-            if name is not None and free.number((kind, depth, name)) >= count:
-                return kind, depth, name
+        elif len(layers) == 1:
+            layer = layers.pop()
+            if layer is not None and free.number((kind, depth, layer)) >= count:
+                return kind, depth, layer
     return everywhere(kind)

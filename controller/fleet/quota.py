@@ -32,40 +32,42 @@ class Quota:
         self._default = default
         self._holdings = holdings
 
-    def refusal(self, workload: Workload, indices: Collection[int], held: Held) -> Shortage | None:
-        """Return why the slots of these indices may not be reserved, or None if they may. `held`: what it has now.
+    def refusal(self, workload: Workload, indices: Collection[int], reservations: Held) -> Shortage | None:
+        """Return why the slots of these indices may not be reserved, or None if they may.
+
+        `reservations`: what the workload has now.
 
         The reason is NamespaceLimit, or NamespaceUnknown until the Namespace is in the cache. A malformed annotation
         allows no reservation: a typo must not lift a limit.
         """
         if workload.target is not None:
             return None  # tests have a limit of their own, in groups
-        name = workload.namespace
-        limit_text, limit = self._limit_text(name), self._default
+        namespace = workload.namespace
+        limit_text, limit = self._limit_text(namespace), self._default
         if limit_text is None:
-            return Shortage(Reason.NAMESPACE_UNKNOWN, f"the controller has not seen the Namespace {name} yet")
+            return Shortage(Reason.NAMESPACE_UNKNOWN, f"the controller has not seen the Namespace {namespace} yet")
         if limit_text == "none":
             return None
         if limit_text:
             if not _NUMBER.fullmatch(limit_text):
-                text = f"the annotation {LIMIT_ANNOTATION} of namespace {name} is {limit_text[:40]!r}"
+                text = f"the annotation {LIMIT_ANNOTATION} of namespace {namespace} is {limit_text[:40]!r}"
                 return Shortage(
                     Reason.NAMESPACE_LIMIT, f'{text}: write a whole number, such as "8", or "none" for no limit'
                 )
             limit = int(limit_text)
         if limit is None:
             return None
-        own = self._holdings.sizes(workload.uid, held)
+        sizes = self._holdings.sizes(workload.uid, reservations)
         before = self._holdings.sizes(workload.uid, self._holdings.of(workload.uid))
-        have = self._holdings.nodes_of_namespace(name) + sum(own.values()) - sum(before.values())
-        new = sum(max(0, workload.size - own.get(index, 0)) for index in indices)
+        have = self._holdings.nodes_of_namespace(namespace) + sum(sizes.values()) - sum(before.values())
+        new = sum(max(0, workload.size - sizes.get(index, 0)) for index in indices)
         if not new or have + new <= limit:
             return None
         where = f"annotation {LIMIT_ANNOTATION}" if limit_text else "the default of this cluster"
         return Shortage(
             Reason.NAMESPACE_LIMIT,
-            f"namespace {name} has reserved {have} of the {limit} nodes that it may reserve ({where}), and this needs "
-            f"{new} more: lower serverCount, delete another workload, or have the limit raised",
+            f"namespace {namespace} has reserved {have} of the {limit} nodes that it may reserve ({where}), and this "
+            f"needs {new} more: lower serverCount, delete another workload, or have the limit raised",
         )
 
     def _limit_text(self, namespace: str) -> str | None:

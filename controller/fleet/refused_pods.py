@@ -40,32 +40,34 @@ class RefusedUse:
 
 def refused(
     nodes: Iterable[str],
-    held: Iterable[Reservation],
+    reservations: Iterable[Reservation],
     uses: Mapping[str, tuple[ClaimUse, ...]],
     published: Mapping[str, PublishedNode],
 ) -> tuple[RefusedUse, ...]:
     """Return the claims that the nodes of an UltraServer with these reservations must reject.
 
     - `nodes`: names of its nodes.
-    - `held`: its reservations.
+    - `reservations`: those of the UltraServer.
     - `uses`: by node, the claims that are allocated there.
     - `published`: by node, what it publishes.
 
     That of a pod that started before the reservation is among them; `refused_until` excludes it.
     """
-    holder = {name: one for one in held for name in one.allocation.nodes}
-    found = []
+    reservation_by_node = {
+        node_name: reservation for reservation in reservations for node_name in reservation.allocation.nodes
+    }
+    refused_uses = []
     for node in sorted(nodes):
         for use in uses.get(node, ()):
-            why = _why(use, node, holder.get(node), published.get(node))
+            why = _why(use, node, reservation_by_node.get(node), published.get(node))
             if why:
-                found.append(RefusedUse(use, node, why))
-    return tuple(found)
+                refused_uses.append(RefusedUse(use, node, why))
+    return tuple(refused_uses)
 
 
-def _why(use: ClaimUse, node: str, one: Reservation | None, published: PublishedNode | None) -> str:
+def _why(use: ClaimUse, node: str, reservation: Reservation | None, published: PublishedNode | None) -> str:
     """Return why the node must reject a claim; empty if it need not, or if that is not certain."""
-    if one is None:
+    if reservation is None:
         if published is None or not published.complete:
             return ""
         if published.tag is not None:  # its reservation is gone, but the tag stays while a claim is allocated here
@@ -73,7 +75,7 @@ def _why(use: ClaimUse, node: str, one: Reservation | None, published: Published
         if (use.workload_id, use.workload_uid) == (None, None):
             return _OF_NO_WORKLOAD.format(f"{use.namespace}/{use.name}") if use.reserved_class else ""
         return f"node {node} is no longer reserved for the workload of its claim {use.namespace}/{use.name}"
-    allocation = one.allocation
+    allocation = reservation.allocation
     if use.is_of(allocation):
         return ""  # it waits until the slot is Bound, or is evicted when the slot is released
     return f"node {node} is reserved for {_shown(allocation, use)}"

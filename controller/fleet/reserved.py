@@ -35,13 +35,13 @@ class Totals:
         self.states[str(status.get("state"))] += sign
         self.nodes += sign * _number(status, "nodeCount")
         self.free += sign * _number(status, "freeNodeCount")
-        self.reserved += sign * sum(len(each.allocation.nodes) for each in ultraserver.reservations)
+        self.reserved += sign * sum(len(reservation.allocation.nodes) for reservation in ultraserver.reservations)
 
 
-def _number(status: Mapping[str, Any], name: str) -> int:
+def _number(status: Mapping[str, Any], field: str) -> int:
     """Return a whole number of a status, 0 without one."""
-    value = status.get(name)
-    return value if isinstance(value, int) else 0
+    number = status.get(field)
+    return number if isinstance(number, int) else 0
 
 
 class Reserved:
@@ -64,7 +64,9 @@ class Reserved:
 
     def held(self, workload_uid: str) -> list[Reservation]:
         """Return the stored reservations of a workload, in no order."""
-        return [each for found in self._held.get(workload_uid, {}).values() for each in found]
+        return [
+            reservation for reservations in self._held.get(workload_uid, {}).values() for reservation in reservations
+        ]
 
     def entries(self, node: str) -> int:
         """Return how many stored reservations a node is in, unreadable ones included."""
@@ -74,24 +76,24 @@ class Reserved:
         """Return how many nodes the workloads of a namespace have; of two reservations for one index, one counts."""
         return self._nodes_of[namespace]
 
-    def put(self, name: str, before: UltraServer | None, after: UltraServer | None) -> set[str]:
+    def put(self, ultraserver_name: str, before: UltraServer | None, after: UltraServer | None) -> set[str]:
         """Follow a change of a NeuronUltraServer; return its reserved nodes, before and after."""
         if before is not None:
-            for uid in {each.allocation.holder for each in before.reservations}:
-                take(self._held, uid, name)
+            for uid in {reservation.allocation.holder for reservation in before.reservations}:
+                take(self._held, uid, ultraserver_name)
             self._count(before, -1)
         if after is not None:
-            for each in after.reservations:
-                held = self._held.setdefault(each.allocation.holder, {})
-                held[name] = (*held.get(name, ()), each)
+            for reservation in after.reservations:
+                by_ultraserver = self._held.setdefault(reservation.allocation.holder, {})
+                by_ultraserver[ultraserver_name] = (*by_ultraserver.get(ultraserver_name, ()), reservation)
             self._count(after, 1)
-        return {node for one in (before, after) if one is not None for node in nodes_in(one)}
+        return {node for ultraserver in (before, after) if ultraserver is not None for node in nodes_in(ultraserver)}
 
     def _count(self, ultraserver: UltraServer, sign: int) -> None:
         """Add the reservations of an UltraServer to all sums; with `sign` -1, subtract them."""
         self.totals.count(ultraserver, sign)
-        for each in ultraserver.reservations:
-            self._count_slot(each.allocation, sign)
+        for reservation in ultraserver.reservations:
+            self._count_slot(reservation.allocation, sign)
         for node in nodes_in(ultraserver):
             self._entries[node] += sign
             if not self._entries[node]:
@@ -105,14 +107,14 @@ class Reserved:
         if allocation.only_shown:
             return
         slots = self._slots.setdefault(allocation.workload_uid, {})
-        found = slots.setdefault(allocation.ultraserver_index, [])
-        before = max(found, default=0)
+        slot_sizes = slots.setdefault(allocation.ultraserver_index, [])
+        before = max(slot_sizes, default=0)
         if sign > 0:
-            bisect.insort(found, allocation.node_count)
+            bisect.insort(slot_sizes, allocation.node_count)
         else:
-            found.remove(allocation.node_count)
-        self._nodes_of[allocation.workload_namespace] += max(found, default=0) - before
-        if not found:
+            slot_sizes.remove(allocation.node_count)
+        self._nodes_of[allocation.workload_namespace] += max(slot_sizes, default=0) - before
+        if not slot_sizes:
             take(self._slots, allocation.workload_uid, allocation.ultraserver_index)
         if not self._nodes_of[allocation.workload_namespace]:
             del self._nodes_of[allocation.workload_namespace]
@@ -120,20 +122,20 @@ class Reserved:
 
 def nodes_in(ultraserver: UltraServer) -> list[str]:
     """Return the nodes of each entry of an UltraServer, unreadable ones included."""
-    found = [node for each in ultraserver.reservations for node in each.allocation.nodes]
-    return found + [node for each in ultraserver.unread for node in each.nodes]
+    node_names = [node for reservation in ultraserver.reservations for node in reservation.allocation.nodes]
+    return node_names + [node for unread_entry in ultraserver.unread for node in unread_entry.nodes]
 
 
-def take(found: dict[Any, dict[Any, Any]], first: Any, second: Any) -> None:
+def take(mapping: dict[Any, dict[Any, Any]], first: Any, second: Any) -> None:
     """Remove an entry from a dict of dicts, and an inner dict that becomes empty."""
-    del found[first][second]
-    if not found[first]:
-        del found[first]
+    del mapping[first][second]
+    if not mapping[first]:
+        del mapping[first]
 
 
-def put(found: dict[Any, Any], key: Any, value: Any) -> None:
+def put(mapping: dict[Any, Any], key: Any, value: Any) -> None:
     """Set a value, or remove the key if the value is None."""
     if value is None:
-        found.pop(key, None)
+        mapping.pop(key, None)
     else:
-        found[key] = value
+        mapping[key] = value

@@ -18,16 +18,16 @@ class Sharing(Generic[K, S]):
 
     def put(self, key: K, shared: Iterable[S]) -> None:
         """Replace what a key shares; a key that shares nothing is removed."""
-        before, now = self.by(key), frozenset(shared)
+        before, after = self.by(key), frozenset(shared)
         self._shared.pop(key, None)
-        for each in before - now:
-            self._keys[each].discard(key)
-            if not self._keys[each]:
-                del self._keys[each]
-        for each in now - before:
-            self._keys.setdefault(each, set()).add(key)
-        if now:
-            self._shared[key] = now
+        for shared_input in before - after:
+            self._keys[shared_input].discard(key)
+            if not self._keys[shared_input]:
+                del self._keys[shared_input]
+        for shared_input in after - before:
+            self._keys.setdefault(shared_input, set()).add(key)
+        if after:
+            self._shared[key] = after
 
     def of(self, shared: S) -> Set[K]:
         """Return the keys that share this."""

@@ -61,10 +61,10 @@ class Sight:
 
     def published(self, name: str, allocation: Allocation) -> PublishedNode | None:
         """Return what the reserved node publishes; None without slices, or if another Node has its name."""
-        found = self.index.published_by_name.get(name)
-        if found is None or not self.is_there(name, allocation):
+        published = self.index.published_by_name.get(name)
+        if published is None or not self.is_there(name, allocation):
             return None
-        return found if found.node_uid in ("", self.index.node_by_name[name].uid) else None
+        return published if published.node_uid in ("", self.index.node_by_name[name].uid) else None
 
     def kind(self, name: str) -> str | None:
         """Return the resourceType that the node publishes, neuron_node or neuron_device, or None."""
@@ -98,9 +98,9 @@ class Sight:
     def without_tag(self, allocation: Allocation) -> list[str]:
         """Return the nodes of a Pending reservation that do not show it, or are not Ready, in the order of ranks."""
         return [
-            name
-            for name in allocation.nodes
-            if not (self.shows(name, allocation, Phase.PENDING) and self.is_ready(name))
+            node_name
+            for node_name in allocation.nodes
+            if not (self.shows(node_name, allocation, Phase.PENDING) and self.is_ready(node_name))
         ]
 
     def foreign(self, allocation: Allocation) -> list[ClaimUse]:
@@ -162,19 +162,22 @@ class Sight:
     def _is_read(self, request: NodesToRead) -> bool:
         if self.known.read_claims is None:
             return True
-        reads = ((name, self.known.read_claims.get(name)) for name in request.nodes)
+        reads = ((node_name, self.known.read_claims.get(node_name)) for node_name in request.nodes)
         return all(
-            read is not None and read.counts(self.index.published_by_name.get(name), self.now, request.most_age)
-            for name, read in reads
+            read is not None and read.counts(self.index.published_by_name.get(node_name), self.now, request.most_age)
+            for node_name, read in reads
         )
 
-    def may_run(self, one: Reservation) -> bool:
+    def may_run(self, reservation: Reservation) -> bool:
         """Return True if pods may still run on the nodes of a Draining reservation.
 
         A dead node shows its last tag permanently. No pod can start there: when it comes back, its plugin reads the
         reservation first.
         """
-        allocation = one.allocation
-        if any(self.shows(name, allocation, Phase.BOUND) and self.is_ready(name) for name in allocation.nodes):
+        allocation = reservation.allocation
+        if any(
+            self.shows(node_name, allocation, Phase.BOUND) and self.is_ready(node_name)
+            for node_name in allocation.nodes
+        ):
             return True
         return bool(self.own_uses(allocation))

@@ -36,20 +36,20 @@ _ENTRY: Final = re.compile(r"([a-z0-9][a-z0-9.-]{0,62})=(\d{1,6})", re.ASCII)
 
 def parse(text: str) -> Numbers:
     """Return the numbers of a text as `TYPE=NUMBER,…`, without zeros; none of an empty one. Raises ValueError."""
-    found: dict[str, int] = {}
-    for word in (each.strip() for each in text.split(",") if each.strip()):
-        entry = _ENTRY.fullmatch(word)
-        if entry is None:
+    number_by_type: dict[str, int] = {}
+    for word in (part.strip() for part in text.split(",") if part.strip()):
+        match = _ENTRY.fullmatch(word)
+        if match is None:
             raise ValueError("write TYPE=NUMBER,…, such as trn2u.48xlarge=1, with a number of groups of four nodes")
-        instance_type, number = entry[1], int(entry[2])
-        known = catalogue.lookup(instance_type)
-        if known is None or not known.whole_node:
-            problem = "is not known" if known is None else "has no UltraServers"
+        instance_type, number = match[1], int(match[2])
+        catalogue_entry = catalogue.lookup(instance_type)
+        if catalogue_entry is None or not catalogue_entry.whole_node:
+            problem = "is not known" if catalogue_entry is None else "has no UltraServers"
             raise ValueError(f"{instance_type} {problem}: write the type of UltraServer nodes, such as trn2u.48xlarge")
-        if instance_type in found:
+        if instance_type in number_by_type:
             raise ValueError(f"write {instance_type} once")
-        found[instance_type] = number
-    return tuple(sorted((instance_type, number) for instance_type, number in found.items() if number))
+        number_by_type[instance_type] = number
+    return tuple(sorted((instance_type, number) for instance_type, number in number_by_type.items() if number))
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +70,8 @@ class SparePool:
         """Return the spares among the free groups of four nodes of a type."""
         number = self.number(instance_type)
         usable = (slot for slot in _in_order(free) if self._is_usable(slot))
-        found = sorted(itertools.islice(usable, max(number, COMPARED)), key=lambda slot: slot.passed_at is None)
-        return tuple(found[:number])
+        preferred = sorted(itertools.islice(usable, max(number, COMPARED)), key=lambda slot: slot.passed_at is None)
+        return tuple(preferred[:number])
 
     def _is_usable(self, slot: Slot) -> bool:
         return (slot.until is None or slot.until >= self.needed_until) and not slot.unqualified
@@ -99,11 +99,11 @@ class _Except(Container[str]):
 
 def tested_nodes(index: FleetIndex) -> dict[str, frozenset[str]]:
     """Return the nodes that tests have, by UltraServer."""
-    found: dict[str, set[str]] = {}
+    nodes_by_ultraserver: dict[str, set[str]] = {}
     for uid in index.tests:
-        for one in index.held(uid):
-            found.setdefault(one.ultraserver, set()).update(one.allocation.nodes)
-    return {name: frozenset(nodes) for name, nodes in found.items()}
+        for reservation in index.held(uid):
+            nodes_by_ultraserver.setdefault(reservation.ultraserver, set()).update(reservation.allocation.nodes)
+    return {ultraserver_name: frozenset(nodes) for ultraserver_name, nodes in nodes_by_ultraserver.items()}
 
 
 def free_or_tested(
@@ -118,11 +118,11 @@ def free_or_tested(
     - `free`: those that are free.
     - `taken`: the names of nodes that are not, those of tests among them.
     """
-    found = Overlay(free)
-    for name, nodes in tested.items():
-        group = index.group_by_name.get(name)
+    with_tested = Overlay(free)
+    for ultraserver_name, nodes in tested.items():
+        group = index.group_by_name.get(ultraserver_name)
         if group is None:
             continue
         below = placement.slots((group,), taken, instance_type, SIZE)
-        found.put(name, below, placement.slots((group,), _Except(taken, nodes), instance_type, SIZE))
-    return found
+        with_tested.put(ultraserver_name, below, placement.slots((group,), _Except(taken, nodes), instance_type, SIZE))
+    return with_tested

@@ -40,5 +40,5 @@ def is_qualified(workload: Workload, slot: Slot, now: datetime.datetime) -> bool
 
 def is_target(workload: Workload, slot: Slot) -> bool:
     """Return True if a test's workload has to get this slot."""
-    wanted = workload.target
-    return wanted is not None and (slot.ultraserver, slot.first_id) == (wanted.ultraserver, wanted.first_id)
+    target = workload.target
+    return target is not None and (slot.ultraserver, slot.first_id) == (target.ultraserver, target.first_id)

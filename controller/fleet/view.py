@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from controller.decisions import objects
@@ -43,7 +43,7 @@ from neuron_dra.core.ultraserver import GROUPS_AT_MOST, NAME_LENGTH, Allocation,
 TurnKey = tuple[str, str]
 """Instance type and namespace."""
 Reads = tuple[object, ...] | None
-"""All that a decision depends on besides the time; None if it must be made again in any case."""
+"""The cache key of a decision: every input except the time. None if the decision must not be cached."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,7 @@ class View:
             return None
         if self.entries or self.withheld or self.holdings.has_changed(workload.uid):
             return None
-        found: list[object] = [
+        inputs: list[object] = [
             workload,
             sight.limits,
             index.workload_class,
@@ -141,24 +141,35 @@ class View:
             *self.templates,
         ]
         if not self.held:
-            waits_for = self._waits_for()
-            return None if waits_for is None else (*found, *waits_for)
-        for one in self.held:
-            group, stored = index.group_by_name.get(one.ultraserver), index.ultraserver_by_name.get(one.ultraserver)
-            found += [one, group and group.instance_type, stored and stored.uid]
-            for name in one.allocation.nodes:
-                found += [index.node_by_name.get(name), index.published_by_name.get(name), index.uses(name)]
-        return tuple(found)
+            queue_inputs = self._queue_inputs()
+            return None if queue_inputs is None else (*inputs, *queue_inputs)
+        return (*inputs, *self._reservation_inputs())
 
-    def _waits_for(self) -> Reads:
-        """Return what else the decision depends on of a workload that has no reservation.
+    def _reservation_inputs(self) -> Iterator[object]:
+        """Yield the inputs that its reservations add: what is stored, and the nodes with their slices and claims."""
+        index = self.sight.index
+        for reservation in self.held:
+            group = index.group_by_name.get(reservation.ultraserver)
+            ultraserver = index.ultraserver_by_name.get(reservation.ultraserver)
+            yield reservation
+            yield group and group.instance_type
+            yield ultraserver and ultraserver.uid
+            for node_name in reservation.allocation.nodes:
+                yield index.node_by_name.get(node_name)
+                yield index.published_by_name.get(node_name)
+                yield index.uses(node_name)
+
+    def _queue_inputs(self) -> Reads:
+        """Return the inputs that a workload without a reservation adds.
 
         None if this plan has changed reservations of others, which may be what it waits for.
         """
         workload, known, index = self.workload, self.sight.known, self.sight.index
         if self.holdings.version:
             return None
-        keys = [(each.instance_type, each.namespace) for each in (workload, self.starving) if each is not None]
+        keys = [
+            (waiting.instance_type, waiting.namespace) for waiting in (workload, self.starving) if waiting is not None
+        ]
         return (
             index.slot_index.changes(workload.instance_type),
             known.unwritable,
@@ -184,13 +195,13 @@ class View:
 
     def _ends_passed(self) -> int:
         """Return how many of the times at which the condition EndsSoon changes have passed."""
-        nodes = (self.sight.node(name) for each in self.held for name in each.allocation.nodes)
+        nodes = (self.sight.node(node_name) for reservation in self.held for node_name in reservation.allocation.nodes)
         ends = {node.block_end for node in nodes if node is not None and node.block_end is not None}
         return sum(end - self.limits.told_before_end <= self.now for end in ends)
 
-    def having(self, held: Held) -> View:
+    def having(self, reservations: Held) -> View:
         """Return the view with other reservations of the workload."""
-        return self if held is self.held else replace(self, held=held)
+        return self if reservations is self.held else replace(self, held=reservations)
 
     # What it has, and what is wrong with it
 
@@ -210,15 +221,15 @@ class View:
                 f"metadata.name has {characters} characters, and the workloadId of devices at most {NAME_LENGTH}: "
                 "delete this workload and create it with a shorter name"
             )
-        name = f"{workload.namespace}/{workload.template_name}"
+        template_ref = f"{workload.namespace}/{workload.template_name}"
         advice = "delete this workload and create it with another spec.resourceClaimTemplate.name"
         if self.rival is not None:
             return (
                 Reason.TEMPLATE_NAME_TAKEN,
-                f"ResourceClaimTemplate {name} belongs to workload {self.rival.ref}: {advice}",
+                f"ResourceClaimTemplate {template_ref} belongs to workload {self.rival.ref}: {advice}",
             )
         if template is not None and not template.is_of(workload):
-            text = f"ResourceClaimTemplate {name} exists and has another owner: delete it, or {advice}"
+            text = f"ResourceClaimTemplate {template_ref} exists and has another owner: delete it, or {advice}"
             return Reason.TEMPLATE_NAME_TAKEN, text
         return None
 
@@ -229,10 +240,10 @@ class View:
         Until they are gone it gets no others, because its groups would have the same indices.
         """
         where = [
-            name
-            for name, entries in sorted(self.entries.items())
-            for one in entries
-            if isinstance(one.entry, Mapping) and one.entry.get("workloadRef") == self.workload.ref
+            ultraserver_name
+            for ultraserver_name, entries in sorted(self.entries.items())
+            for unread_entry in entries
+            if isinstance(unread_entry.entry, Mapping) and unread_entry.entry.get("workloadRef") == self.workload.ref
         ]
         if not where:
             return ""
@@ -256,13 +267,13 @@ class View:
     def has_template(self) -> bool:
         """True if the workload's template exists and is for groups of the size in its spec."""
         template = self.template
-        mine = template is not None and template.is_of(self.workload) and not template.deleting
-        return template is not None and mine and template.size in (None, self.workload.size)
+        is_own = template is not None and template.is_of(self.workload) and not template.deleting
+        return template is not None and is_own and template.size in (None, self.workload.size)
 
     @property
     def template_kind(self) -> str:
         """The resourceType that the workload's template requests, neuron_node or neuron_device; empty if unknown."""
-        kinds = {each.kind for each in self.templates if not each.deleting} - {""}
+        kinds = {template.kind for template in self.templates if not template.deleting} - {""}
         return kinds.pop() if len(kinds) == 1 else ""
 
     @property
@@ -271,19 +282,20 @@ class View:
         if self.template_kind:
             return self.template_kind
         live = self.held.live().values()
-        kinds = {self.sight.kind(name) for each in live for name in each.allocation.nodes} - {None}
+        node_names = [node_name for reservation in live for node_name in reservation.allocation.nodes]
+        kinds = {self.sight.kind(node_name) for node_name in node_names} - {None}
         return min(kinds, default=None, key=str)
 
     @property
     def own_templates(self) -> list[Template]:
         """The workload's templates, whatever their name; they exist until their deletion is complete."""
         named = [] if self.template is None else [self.template]
-        return [each for each in dict.fromkeys((*self.templates, *named)) if each.is_of(self.workload)]
+        return [template for template in dict.fromkeys((*self.templates, *named)) if template.is_of(self.workload)]
 
     @property
     def is_used(self) -> bool:
         """True if claims of the workload are allocated on its nodes."""
-        return any(self.sight.own_uses(each.allocation) for each in self.held)
+        return any(self.sight.own_uses(reservation.allocation) for reservation in self.held)
 
     @property
     def has_expired(self) -> bool:
@@ -292,17 +304,17 @@ class View:
 
     def pods(self) -> Pods:
         """Return the pods of the workload that have claims on its nodes."""
-        uses = (use for each in self.held for use in self.sight.own_uses(each.allocation))
+        uses = (use for reservation in self.held for use in self.sight.own_uses(reservation.allocation))
         return tuple(dict.fromkeys(pod for use in uses for pod in use.pods))
 
     def leaving(self) -> list[Reservation]:
         """Return the Draining reservations on which pods of the workload may still run."""
-        return [one for one in self.held.draining if self.sight.may_run(one)]
+        return [reservation for reservation in self.held.draining if self.sight.may_run(reservation)]
 
     def reserving(self, indices: Sequence[int], slots: Sequence[Slot]) -> View:
         """Return the view with a new Pending reservation of each slot, under these indices."""
-        made = (self._reservation(index, slot) for index, slot in zip(indices, slots, strict=True))
-        return self.having(self.held.add(*made))
+        pending = (self._reservation(index, slot) for index, slot in zip(indices, slots, strict=True))
+        return self.having(self.held.add(*pending))
 
     def _reservation(self, number: int, slot: Slot) -> Reservation:
         """Return a Pending reservation.
@@ -323,13 +335,13 @@ class View:
             node_count=len(slot.nodes),
             ultraserver_index=number,
             allocated_at=objects.time(self.now),
-            node_uids=tuple(index.node_by_name[name].uid for name in slot.nodes),
+            node_uids=tuple(index.node_by_name[node_name].uid for node_name in slot.nodes),
         )
         return Reservation(slot.ultraserver, allocation)
 
     def near(self, live: Mapping[int, Reservation]) -> tuple[Slot, ...]:
         """Return the slots of reservations, to choose others near them in the network."""
-        return self.slots_of({name for each in live.values() for name in each.allocation.nodes})
+        return self.slots_of({node_name for reservation in live.values() for node_name in reservation.allocation.nodes})
 
     # The nodes that others left
 
@@ -339,8 +351,8 @@ class View:
 
     def free(self) -> Overlay:
         """Return the free slots of the workload's type and size that it may take."""
-        found = self.free_slots.free if self.takes_spares else self.free_slots.beside_spares
-        return found(self.workload.instance_type, self.workload.size, self._draft())
+        find_free = self.free_slots.free if self.takes_spares else self.free_slots.beside_spares
+        return find_free(self.workload.instance_type, self.workload.size, self._draft())
 
     def choose(self, count: int, near: Sequence[Slot]) -> tuple[Slot, ...] | None:
         """Return `count` free slots that suit the workload, close to `near`; None without enough."""
@@ -353,17 +365,17 @@ class View:
         suitable = self._free_that(self.suits)
         if most_of_a_kind(Counter(slot.kind for slot in suitable)) < count:
             return None
-        found = Places()
+        suitable_places = Places()
         for slot in suitable:
-            found.add(slot)
-        return places.choose(Overlay(found), count, kind=self.kind, near=near)
+            suitable_places.add(slot)
+        return places.choose(Overlay(suitable_places), count, kind=self.kind, near=near)
 
     def _target(self, target: Target, count: int) -> tuple[Slot, ...] | None:
         """Return the slot that a test must get, if it is free and is not taken back soon."""
         workload = self.workload
         free = self.free_slots.at(target.ultraserver, workload.instance_type, workload.size, self._draft())
-        found = tuple(slot for slot in free if suitable.is_target(workload, slot) and self.lasts(slot))
-        return found if len(found) == count else None
+        targets = tuple(slot for slot in free if suitable.is_target(workload, slot) and self.lasts(slot))
+        return targets if len(targets) == count else None
 
     def suits(self, slot: Slot) -> bool:
         """Return True if the workload may get a free slot."""
@@ -400,12 +412,12 @@ class View:
     def _not_qualified(self, count: int, have: int, qualified: int) -> Shortage:
         workload = self.workload
         hours = workload.qualified_within.total_seconds() / 3600
-        asked = (
+        requirement = (
             f"a test passed in the last {hours:.4g} h (spec.qualification.maxAge)" if hours else "no test failed twice"
         )
         text = (
             f"needs {count} x {workload.size} {workload.instance_type} nodes; {have} of these groups are free, and on "
-            f"{qualified} of them {asked}"
+            f"{qualified} of them {requirement}"
         )
         return Shortage(Reason.NOT_QUALIFIED, text)
 
