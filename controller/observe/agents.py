@@ -52,12 +52,12 @@ class Reports:
 
     def follow(self, node: ClusterNode, before: ClusterNode | None, now: datetime.datetime) -> ClusterNode:
         """Return a Node as a plan should see it; `before` is what this returned last, None for a new Node."""
-        known = before is not None and before.uid == node.uid
+        is_same_node = before is not None and before.uid == node.uid
         spell = self._spells.get(node.name)
         if spell is not None and spell.uid != node.uid:
             spell = None  # another instance of the same name
         if node.reported:
-            spell = _reported(spell, node, now if known else None, now)
+            spell = _reported(spell, node, now if is_same_node else None, now)
         elif spell is not None:
             spell = replace(spell, ended=spell.ended or now)
         if spell is None or self._is_over(spell, now):

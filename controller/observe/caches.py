@@ -205,11 +205,11 @@ class Caches(Generic[IndexT]):
 
     def missing(self) -> list[str]:
         """Return the resources that are not listed yet, without Namespaces if these cannot be read."""
-        found = []
-        for name, each in self._readable().items():
-            if not each.synced.is_set():
-                found.append(name)
-        return found
+        missing = []
+        for resource, watch in self._readable().items():
+            if not watch.synced.is_set():
+                missing.append(resource)
+        return missing
 
     @property
     def _without_namespaces(self) -> bool:
@@ -219,26 +219,26 @@ class Caches(Generic[IndexT]):
     def _readable(self) -> dict[str, Reflector]:
         """Return every watch of a resource that can be read."""
         without = (self.namespaces,) if self._without_namespaces else ()
-        return {name: each for name, each in self.by_name.items() if each not in without}
+        return {resource: watch for resource, watch in self.by_name.items() if watch not in without}
 
     def watches(self) -> dict[str, Callable[[], Coroutine[Any, Any, None]]]:
         """Return the coroutine function to run for each watch, by resource. None of them ends by itself."""
-        found = {name: each.run for name, each in self.by_name.items()}
-        return found | {"namespaces": self._watch_namespaces, "pods of unreadable claims": self._pod_nodes.run}
+        runs = {resource: watch.run for resource, watch in self.by_name.items()}
+        return runs | {"namespaces": self._watch_namespaces, "pods of unreadable claims": self._pod_nodes.run}
 
     @property
     def damaged(self) -> dict[str, Mapping[str, Damaged]]:
         """The objects that cannot be read, or not all of them, by the plural of the resource and namespace/name."""
-        return {name: each.damaged for name, each in (self.others | self.by_name).items()}
+        return {resource: watch.damaged for resource, watch in (self.others | self.by_name).items()}
 
     @property
     def unreadable(self) -> dict[str, tuple[int, int]]:
         """The numbers of objects of which values, and of which the whole cannot be read, by the plural."""
-        found = {}
+        numbers = {}
         for name, damaged in self.damaged.items():
-            part = sum(bool(each.paths) for each in damaged.values())
-            found[name] = part, len(damaged) - part
-        return found
+            partly = sum(bool(damage.paths) for damage in damaged.values())
+            numbers[name] = partly, len(damaged) - partly
+        return numbers
 
     async def _watch_namespaces(self) -> None:
         """Watch Namespaces. The ClusterRoles of AWS and of releases without limits do not allow it."""
@@ -259,8 +259,8 @@ class Caches(Generic[IndexT]):
     async def relist(self) -> None:
         """List everything again: a new leader must not plan on a follower's caches. Raises ApiError."""
         async with asyncio.TaskGroup() as group:
-            for each in self._readable().values():
-                group.create_task(each.relist())
+            for watch in self._readable().values():
+                group.create_task(watch.relist())
         await self.find_nodes_of_pods()
 
     async def resume(self) -> None:
@@ -269,8 +269,8 @@ class Caches(Generic[IndexT]):
         What kept its Lease from being renewed may have broken the watches, too.
         """
         async with asyncio.TaskGroup() as group:
-            for each in self._readable().values():
-                group.create_task(each.resume())
+            for watch in self._readable().values():
+                group.create_task(watch.resume())
         await self.find_nodes_of_pods()
 
     async def find_nodes_of_pods(self) -> None:
@@ -332,10 +332,14 @@ class Caches(Generic[IndexT]):
         if self._pinned:
             return index
         self._follow_nodes(index, self._clock())
-        nodes = {name for key, one in _touched(self.slices) for name in self._put_slice(key, one)}
-        for name in nodes:
-            found = published_nodes(self._slices_of.get(name, {}).values())
-            index.put_published(name, found[0] if found else None)
+        nodes = {
+            node_name
+            for key, published_part in _touched(self.slices)
+            for node_name in self._put_slice(key, published_part)
+        }
+        for node_name in nodes:
+            published = published_nodes(self._slices_of.get(node_name, {}).values())
+            index.put_published(node_name, published[0] if published else None)
         for key, claim in _touched(self.claims):
             index.put_claim(key, claim)
         for key, ultraserver in _touched(self.ultraservers):
@@ -360,9 +364,9 @@ class Caches(Generic[IndexT]):
     def _follow_nodes(self, index: IndexT, now: datetime.datetime) -> None:
         """Put the Nodes that changed into the index, and those that were well for long enough."""
         changed = {_name(key): node for key, node in _touched(self.nodes)}
-        for name in self._reports.due(now):
-            item = self.nodes.items.get(f"/{name}")
-            changed.setdefault(name, None if item is None else item["value"])
+        for node_name in self._reports.due(now):
+            item = self.nodes.items.get(f"/{node_name}")
+            changed.setdefault(node_name, None if item is None else item["value"])
         for name, node in changed.items():
             before = index.node_by_name.get(name)
             if node is None:
@@ -383,16 +387,16 @@ class Caches(Generic[IndexT]):
 
     def unread_ultraservers(self) -> dict[str, str]:
         """Return why NeuronUltraServers cannot be read, by name: what they have is unknown, so nothing is written."""
-        found = {}
-        for key, each in self.ultraservers.damaged.items():
-            if not each.paths:
-                found[_name(key)] = f"the object cannot be read: {each.why}"
-        return found
+        reasons = {}
+        for key, damage in self.ultraservers.damaged.items():
+            if not damage.paths:
+                reasons[_name(key)] = f"the object cannot be read: {damage.why}"
+        return reasons
 
     def unread_workloads(self) -> frozenset[str]:
         """Return the UIDs of the workloads that cannot be read: what they ask for now is unknown."""
-        found = (self.workloads.items.get(key) for key in self.workloads.unreadable)
-        return frozenset(item["value"].uid for item in found if item is not None)
+        items = (self.workloads.items.get(key) for key in self.workloads.unreadable)
+        return frozenset(item["value"].uid for item in items if item is not None)
 
     @property
     def is_pinned(self) -> bool:
@@ -408,7 +412,7 @@ class Caches(Generic[IndexT]):
         finally:
             self._pinned = False
 
-    def _put_slice(self, key: str, one: PublishedSlice | None) -> set[str]:
+    def _put_slice(self, key: str, published_part: PublishedSlice | None) -> set[str]:
         """Store a slice with the others of its node; return the nodes whose slices changed."""
         changed = set()
         before = self._node_of_slice.pop(key, None)
@@ -417,10 +421,10 @@ class Caches(Generic[IndexT]):
             del self._slices_of[before][key]
             if not self._slices_of[before]:
                 del self._slices_of[before]
-        if one is not None:
-            changed.add(one.node.name)
-            self._node_of_slice[key] = one.node.name
-            self._slices_of.setdefault(one.node.name, {})[key] = one
+        if published_part is not None:
+            changed.add(published_part.node.name)
+            self._node_of_slice[key] = published_part.node.name
+            self._slices_of.setdefault(published_part.node.name, {})[key] = published_part
         return changed
 
 

@@ -36,7 +36,8 @@ from neuron_dra.core.wire import Wire
 
 T = TypeVar("T")
 LABELS: Final = {
-    each: names.ULTRASERVER_LABELS + each for each in ("mode", "server-id-2", "node-id-2", "server-id-4", "node-id-4")
+    label: names.ULTRASERVER_LABELS + label
+    for label in ("mode", "server-id-2", "node-id-2", "server-id-4", "node-id-4")
 }
 """The labels of a node in an UltraServer, by what they say."""
 _ONE_TEXT: Final = {label: label for label in LABELS.values()}
@@ -60,12 +61,12 @@ LATEST = datetime.datetime(9000, 1, 1, tzinfo=datetime.UTC)  # no sum of it and 
 def time(text: object) -> datetime.datetime:
     """Return an API time, at least EPOCH and at most LATEST; EPOCH if the text is not a time."""
     try:
-        found = datetime.datetime.fromisoformat(str(text).replace("Z", "+00:00"))
+        moment = datetime.datetime.fromisoformat(str(text).replace("Z", "+00:00"))
     except ValueError:
         return EPOCH
-    if EPOCH.year <= found.year < LATEST.year:
-        return found.astimezone(datetime.UTC)
-    return EPOCH if found.year < EPOCH.year else LATEST  # a change of time zone could overflow
+    if EPOCH.year <= moment.year < LATEST.year:
+        return moment.astimezone(datetime.UTC)
+    return EPOCH if moment.year < EPOCH.year else LATEST  # a change of time zone could overflow
 
 
 def cluster_node(
@@ -90,7 +91,7 @@ def cluster_node(
         if name.startswith(names.ULTRASERVER_LABELS):
             our_labels[_ONE_TEXT.get(name, name)] = str(value)
     block_end, block_problem = _block_end(meta, block_annotation)
-    internal_ips = (each["address"] for each in addresses if each.get("type") == "InternalIP")
+    internal_ips = (address["address"] for address in addresses if address.get("type") == "InternalIP")
     return ClusterNode(
         name=meta["name"],
         uid=str(meta.get("uid", "")),
@@ -135,10 +136,10 @@ def claim_use(item: Wire) -> ClaimUse | None:
     workload_id, workload_uid = workload_named(devices)
     consumers = status.get("reservedFor") or []
     pods = []
-    for one in consumers:
-        if one.get("resource") == "pods":
-            pods.append((str(one.get("name")), str(one.get("uid"))))
-    others = [one for one in consumers if one.get("resource") != "pods"]
+    for consumer in consumers:
+        if consumer.get("resource") == "pods":
+            pods.append((str(consumer.get("name")), str(consumer.get("uid"))))
+    other_consumers = [consumer for consumer in consumers if consumer.get("resource") != "pods"]
     return ClaimUse(
         namespace=str(meta.get("namespace", "")),
         name=meta["name"],
@@ -147,7 +148,7 @@ def claim_use(item: Wire) -> ClaimUse | None:
         pods=tuple(sorted(pods)),
         reserved_class=WORKLOAD_CLASS in used_classes,
         workload_id=workload_id,
-        others=tuple(sorted(map(_consumer, others))),
+        others=tuple(sorted(map(_consumer, other_consumers))),
     )
 
 
@@ -159,21 +160,23 @@ def workload_named(devices: Wire) -> tuple[str | None, str | None]:
     """Return name and UID of the workload in the configuration for our driver; of several entries the last counts."""
     for entry in reversed(devices.get("config") or []):
         opaque = entry.get("opaque") or {}
-        one = opaque.get("parameters")
-        if opaque.get("driver") == names.DRIVER and isinstance(one, Mapping) and one.get("workloadId"):
-            return str(one["workloadId"]), str(one["workloadUid"]) if one.get("workloadUid") else None
+        parameters = opaque.get("parameters")
+        if opaque.get("driver") == names.DRIVER and isinstance(parameters, Mapping) and parameters.get("workloadId"):
+            uid = parameters.get("workloadUid")
+            return str(parameters["workloadId"]), str(uid) if uid else None
     return None, None
 
 
 def _classes(claim: Wire) -> dict[str, str]:
     """Return the DeviceClass of each request of a claim, by its name in the allocation results."""
-    found = {}
+    class_by_request = {}
     for request in ((claim.get("spec") or {}).get("devices") or {}).get("requests") or []:
-        one = request.get("exactly") or request  # one level higher in v1beta1
-        found[str(request.get("name"))] = str(one.get("deviceClassName"))
-        for other in request.get("firstAvailable") or []:
-            found[f"{request.get('name')}/{other.get('name')}"] = str(other.get("deviceClassName"))
-    return found
+        exact_request = request.get("exactly") or request  # one level higher in v1beta1
+        class_by_request[str(request.get("name"))] = str(exact_request.get("deviceClassName"))
+        for alternative in request.get("firstAvailable") or []:
+            subrequest = f"{request.get('name')}/{alternative.get('name')}"
+            class_by_request[subrequest] = str(alternative.get("deviceClassName"))
+    return class_by_request
 
 
 def ultraserver(item: Wire) -> UltraServer:
@@ -181,7 +184,9 @@ def ultraserver(item: Wire) -> UltraServer:
     meta = item["metadata"]
     spec = dict(fields.part(item, "spec", fields.ULTRASERVER_SPEC))
     if "topology" in spec:
-        spec["topology"] = [one for one in spec["topology"] or () if "nodeName" in one and "nodeId" in one]
+        spec["topology"] = [
+            node_entry for node_entry in spec["topology"] or () if "nodeName" in node_entry and "nodeId" in node_entry
+        ]
     reading = read_allocations(item)
     status = dict(fields.part(item, "status", fields.ULTRASERVER_STATUS))
     # `controller.qualify` writes this part of the status, and the plan all others.
@@ -194,7 +199,7 @@ def ultraserver(item: Wire) -> UltraServer:
         generation=int(meta.get("generation") or 0),
         spec=spec,
         status=status,
-        reservations=tuple(Reservation(meta["name"], each) for each in reading.allocations),
+        reservations=tuple(Reservation(meta["name"], allocation) for allocation in reading.allocations),
         unread=reading.unread,
         finalizers=tuple(meta.get("finalizers") or ()),
         deleting=bool(meta.get("deletionTimestamp")),
@@ -230,7 +235,7 @@ def workload(item: Wire) -> Workload:
         logical_neuron_core=int((spec.get("config") or {}).get("logicalNeuronCore") or 2),
         template_name=str((spec.get("resourceClaimTemplate") or {}).get("name") or meta["name"]),
         status=status,
-        groups=tuple(each for each in status.get("groups") or [] if _is_group(each)),
+        groups=tuple(record for record in status.get("groups") or [] if _is_group(record)),
         problem=fields.problem(item, "spec", fields.WORKLOAD_SPEC),
         expected=_duration(spec.get("expectedDuration")),
         qualified_within=_duration((spec.get("qualification") or {}).get("maxAge")),
@@ -260,10 +265,10 @@ def _is_group(record: Any) -> bool:
     nodes: Any = record.get("nodes")
     uids = record.get("nodeUids") or nodes
     texts = [record.get("ultraserver"), record.get("allocationId")]
-    for found in (nodes, uids):
-        if not isinstance(found, list) or not found or len(found) != len(nodes):
+    for node_texts in (nodes, uids):
+        if not isinstance(node_texts, list) or not node_texts or len(node_texts) != len(nodes):
             return False
-        texts += found
+        texts += node_texts
     return all(isinstance(text, str) and text for text in texts)
 
 
@@ -314,13 +319,13 @@ def _mode(template: Wire) -> int | None:
 def _requested_kind(item: Wire) -> str:
     """Return the resourceType that the selectors of a template request; empty if it cannot be determined."""
     devices = ((item.get("spec") or {}).get("spec") or {}).get("devices") or {}
-    found: set[str] = set()
+    kinds: set[str] = set()
     for request in devices.get("requests") or []:
         for selector in (request.get("exactly") or {}).get("selectors") or []:
             expression = str((selector.get("cel") or {}).get("expression"))
-            found.update(_KIND.findall(expression))
-    if len(found) == 1:
-        return found.pop()
+            kinds.update(_KIND.findall(expression))
+    if len(kinds) == 1:
+        return kinds.pop()
     return ""
 
 
@@ -346,5 +351,5 @@ def snapshot(items: Iterable[Wire]) -> FleetSnapshot:
         templates=decoded("ResourceClaimTemplate", template),
         # Without any class in the list, nobody asked for classes.
         workload_class=not classes or WORKLOAD_CLASS in classes,
-        namespaces={each.name: each.limit for each in namespaces} or None,
+        namespaces={decoded_namespace.name: decoded_namespace.limit for decoded_namespace in namespaces} or None,
     )

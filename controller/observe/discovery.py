@@ -64,12 +64,12 @@ def discover(snapshot: FleetSnapshot) -> tuple[Group, ...]:
     """
     nodes = {node.name: node for node in snapshot.nodes}
     members: dict[str, list[PublishedNode]] = {}
-    for published in sorted(snapshot.published, key=lambda each: each.name):
+    for published in sorted(snapshot.published, key=lambda published: published.name):
         node = nodes.get(published.name)
         if published.ultraserver_id and node is not None and published.node_uid in ("", node.uid):
             members.setdefault(object_name(published.ultraserver_id), []).append(published)
     shown = {published.name for group in members.values() for published in group}
-    stored = {each.name: each for each in snapshot.ultraservers}
+    stored = {ultraserver.name: ultraserver for ultraserver in snapshot.ultraservers}
     groups = (
         group_of(name, members.get(name, []), stored.get(name), nodes, shown) for name in sorted({*members, *stored})
     )
@@ -107,24 +107,24 @@ def _group(
         instance_type = str(stored.spec.get("instanceType"))
     else:
         instance_type = members[0].instance_type
-    present = [each for each in members if each.instance_type == instance_type]
-    known = _stored_entries(stored)
-    entries = _entries(present, known, nodes)
-    away = _away(known, nodes, shown)
+    present = [member for member in members if member.instance_type == instance_type]
+    stored_entries = _stored_entries(stored)
+    entries = _entries(present, stored_entries, nodes)
+    away = _away(stored_entries, nodes, shown)
     topology = tuple(sorted([*entries, *away], key=lambda entry: (entry["nodeId"], entry["nodeName"])))
     twice = _numbers_used_twice(topology)
-    found = _Found(members, present, nodes, stored, instance_type, topology, away, twice)
+    facts = _Facts(members, present, nodes, stored, instance_type, topology, away, twice)
     return Group(
         name=name,
         ultraserver_id=ultraserver_id,
         instance_type=instance_type,
         topology=topology,
-        usable=found.usable(),
-        sizes=found.sizes(),
-        problems=tuple(found.problems()),
-        cordoned=found.cordoned(),
-        ends=found.ends(),
-        results=found.results(),
+        usable=facts.usable(),
+        sizes=facts.sizes(),
+        problems=tuple(facts.problems()),
+        cordoned=facts.cordoned(),
+        ends=facts.ends(),
+        results=facts.results(),
     )
 
 
@@ -132,30 +132,30 @@ def _stored_entries(stored: UltraServer | None) -> dict[str, Mapping[str, Any]]:
     """Return the entries of the stored object's spec.topology, by the name of the node."""
     if stored is None:
         return {}
-    found = {}
+    entries = {}
     for entry in stored.spec.get("topology") or []:
-        found[str(entry.get("nodeName"))] = entry
-    return found
+        entries[str(entry.get("nodeName"))] = entry
+    return entries
 
 
 def _entries(
-    present: Sequence[PublishedNode], known: Mapping[str, Mapping[str, Any]], nodes: Mapping[str, ClusterNode]
+    present: Sequence[PublishedNode], stored_entries: Mapping[str, Mapping[str, Any]], nodes: Mapping[str, ClusterNode]
 ) -> list[Mapping[str, Any]]:
     """Return the entries of the nodes that publish slices and whose number is known."""
     entries: list[Mapping[str, Any]] = []
-    for each in present:
-        number = _number(each, known, nodes)
+    for published in present:
+        number = _number(published, stored_entries, nodes)
         if number is not None:
-            entries.append(_entry(each, number, nodes))
+            entries.append(_entry(published, number, nodes))
     return entries
 
 
 def _away(
-    known: Mapping[str, Mapping[str, Any]], nodes: Mapping[str, ClusterNode], shown: Container[str]
+    stored_entries: Mapping[str, Mapping[str, Any]], nodes: Mapping[str, ClusterNode], shown: Container[str]
 ) -> list[Mapping[str, Any]]:
     """Return the stored entries of nodes that publish nothing, and whose Node object is still the same."""
     away = []
-    for node_name, entry in known.items():
+    for node_name, entry in stored_entries.items():
         node = nodes.get(node_name)
         if node_name not in shown and node is not None and node.uid == entry.get("nodeUid"):
             away.append(entry)
@@ -169,7 +169,7 @@ def _numbers_used_twice(topology: Sequence[Mapping[str, Any]]) -> set[int]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _Facts:
     """What is known of an UltraServer before it is judged.
 
     - `members` publish its id; `present` are those of `instance_type`.
@@ -191,15 +191,15 @@ class _Found:
         if self.stored is not None and self.stored.deleting:
             return {}  # an object that is being deleted accepts no finalizer, so nothing can be reserved in it
         usable: dict[int, PublishedNode] = {}
-        for each in self.present:
-            number = each.node_id
-            if number is not None and number not in self.twice and _is_usable(each, self.nodes[each.name]):
-                usable[number] = each
+        for published in self.present:
+            number = published.node_id
+            if number is not None and number not in self.twice and _is_usable(published, self.nodes[published.name]):
+                usable[number] = published
         return usable
 
     def sizes(self) -> tuple[int, ...]:
         """Return the sizes of groups that any of its nodes supports, the smallest first."""
-        return tuple(sorted({size for each in self.present for size in each.sizes}))
+        return tuple(sorted({size for published in self.present for size in published.sizes}))
 
     def cordoned(self) -> tuple[str, ...]:
         """Return the names of its cordoned nodes."""
@@ -208,19 +208,19 @@ class _Found:
 
     def ends(self) -> dict[str, datetime.datetime]:
         """Return when the capacity blocks of its nodes end, where that is known."""
-        found = {}
+        ends = {}
         for entry in self.topology:
             end = self.nodes[entry["nodeName"]].block_end
             if end is not None:
-                found[str(entry["nodeName"])] = end
-        return found
+                ends[str(entry["nodeName"])] = end
+        return ends
 
     def results(self) -> tuple[results.GroupResult, ...]:
         """Return what tests found of the nodes that it has now."""
         if self.stored is None or not self.stored.results:
             return ()
         uids = {str(entry["nodeName"]): str(entry.get("nodeUid")) for entry in self.topology}
-        return tuple(each for each in self.stored.results if each.is_of(uids))
+        return tuple(result for result in self.stored.results if result.is_of(uids))
 
     def problems(self) -> Iterator[Problem]:
         """Yield all problems, in the order in which `status.conditions` shows them."""
@@ -237,10 +237,10 @@ class _Found:
         yield from self._unqualified()
 
     def _unqualified(self) -> Iterable[Problem]:
-        failed = [each for each in self.results() if each.unqualified]
-        said = [f"{shortened(each.nodes)} ({each.qualification}: {each.message})" for each in failed]
+        failed = [result for result in self.results() if result.unqualified]
+        texts = [f"{shortened(result.nodes)} ({result.qualification}: {result.message})" for result in failed]
         text = "nodes on which tests failed twice, which cannot be reserved until one passes: {}"
-        return _if(said, "Unqualified", text)
+        return _if(texts, "Unqualified", text)
 
     def _unreadable_ends(self) -> Iterable[Problem]:
         members = (self.nodes[entry["nodeName"]] for entry in self.topology)
@@ -251,11 +251,11 @@ class _Found:
         return _if([node.name for node in wrong], "InvalidBlockEnd", text)
 
     def _foreign_types(self) -> Iterable[Problem]:
-        others = []
-        for each in self.members:
-            if each.instance_type != self.instance_type:
-                others.append(each.name)
-        return _if(others, "MixedInstanceTypes", f"nodes of other types than {self.instance_type}: {{}}")
+        foreign_nodes = []
+        for published in self.members:
+            if published.instance_type != self.instance_type:
+                foreign_nodes.append(published.name)
+        return _if(foreign_nodes, "MixedInstanceTypes", f"nodes of other types than {self.instance_type}: {{}}")
 
     def _numbers(self) -> Iterable[Problem]:
         if not self.twice:
@@ -276,14 +276,14 @@ class _Found:
     def _unknown_places(self) -> Iterable[Problem]:
         numbered = {entry["nodeName"] for entry in self.topology}
         unknown = []
-        for each in self.present:
-            if each.name not in numbered or not each.sizes:
-                unknown.append(each.name)
+        for published in self.present:
+            if published.name not in numbered or not published.sizes:
+                unknown.append(published.name)
         text = "nodes whose Neuron driver does not know their place yet (it reports busy): {}"
         return _if(unknown, "TopologyUnknown", text)
 
     def _device_faults(self) -> Iterable[Problem]:
-        faulty = [each.name for each in self.present if each.device_faults]
+        faulty = [published.name for published in self.present if published.device_faults]
         text = "nodes with unhealthy or missing devices, which cannot be reserved: {}"
         return _if(faulty, "DeviceUnhealthy", text)
 
@@ -295,19 +295,19 @@ def _is_usable(published: PublishedNode, node: ClusterNode) -> bool:
     return bool(publishes_well and is_open and not node.reported)
 
 
-def _if(found: Sequence[Any], reason: str, message: str) -> tuple[Problem, ...]:
+def _if(affected: Sequence[Any], reason: str, message: str) -> tuple[Problem, ...]:
     """Return a problem that lists what was found, in the place of `{}`; none if nothing was found."""
-    if not found:
+    if not affected:
         return ()
-    listed = shortened([str(each) for each in found])
+    listed = shortened([str(part) for part in affected])
     return (Problem(reason, message.replace("{}", listed)),)
 
 
 def _number(
-    published: PublishedNode, known: Mapping[str, Mapping[str, Any]], nodes: Mapping[str, ClusterNode]
+    published: PublishedNode, stored_entries: Mapping[str, Mapping[str, Any]], nodes: Mapping[str, ClusterNode]
 ) -> int | None:
     """Return the node's number; while its driver is busy, the stored one."""
-    entry = known.get(published.name, {})
+    entry = stored_entries.get(published.name, {})
     if published.node_id is None and entry.get("nodeUid") == nodes[published.name].uid:
         return int(entry["nodeId"])
     return published.node_id
@@ -336,24 +336,25 @@ def _link(name: str, up: bool | None) -> dict[str, str]:
 def _identity(present: Sequence[PublishedNode], nodes: Mapping[str, ClusterNode]) -> Iterator[Problem]:
     """Yield where capacity block, Node label and hardware disagree."""
     by_hardware: dict[str, list[str]] = {}
-    for each in present:
-        if each.hardware_id:
-            by_hardware.setdefault(each.hardware_id, []).append(each.name)
+    for published in present:
+        if published.hardware_id:
+            by_hardware.setdefault(published.hardware_id, []).append(published.name)
     if len(by_hardware) > 1:
         parts = []
-        for hardware, found in sorted(by_hardware.items()):
-            parts.append(f"{hardware} on {shortened(found)}")
-        block = next((each.capacity_block for each in present if each.capacity_block), None)
+        for hardware, node_names in sorted(by_hardware.items()):
+            parts.append(f"{hardware} on {shortened(node_names)}")
+        block = next((published.capacity_block for published in present if published.capacity_block), None)
         yield Problem(
             "IdentityMismatch",
             f"capacity block {block} has nodes of several UltraServers: server id {'; '.join(parts)}",
         )
-    for each in present:
-        labelled, published = nodes[each.name].capacity_block, each.capacity_block
-        if labelled and published and labelled != published:
+    for member in present:
+        labelled_block, published_block = nodes[member.name].capacity_block, member.capacity_block
+        if labelled_block and published_block and labelled_block != published_block:
             yield Problem(
                 "IdentityMismatch",
-                f"node {each.name} has the label of capacity block {labelled}, and its driver publishes {published}",
+                f"node {member.name} has the label of capacity block {labelled_block}, and its driver publishes "
+                f"{published_block}",
             )
 
 
@@ -365,8 +366,8 @@ def _missing(
     present = {str(entry["nodeName"]) for entry in topology}
     reservations = stored.reservations if stored else ()
     reserved: set[str] = set()
-    for each in reservations:
-        reserved.update(each.allocation.nodes)
+    for reservation in reservations:
+        reserved.update(reservation.allocation.nodes)
     gone = sorted(reserved - present)
     is_short = len(topology) < expected
     if not is_short and not gone:
@@ -381,34 +382,34 @@ def _missing(
 
 def _links(present: Sequence[PublishedNode]) -> tuple[Problem, ...]:
     """Return links that are down. Only a group of four has both kinds of link; a pair has one of them."""
-    unhealthy = [each.name for each in present if each.has_link_fault]
-    found = _if(unhealthy, "LinkDown", "devices report unhealthy links to other nodes, on: {}")
+    unhealthy = [published.name for published in present if published.has_link_fault]
+    problems = _if(unhealthy, "LinkDown", "devices report unhealthy links to other nodes, on: {}")
     if len(present) < 4:
-        return found
+        return problems
     for kind, text in (("vertical", "inside the rack"), ("horizontal", "between the racks")):
-        down = [each.name for each in present if getattr(each, kind) is False]
-        found += _if(down, "LinkDown", f"links {text} are down, on: {{}}")
-    return found
+        down = [published.name for published in present if getattr(published, kind) is False]
+        problems += _if(down, "LinkDown", f"links {text} are down, on: {{}}")
+    return problems
 
 
 def _quarantined(stored: UltraServer | None, nodes: Mapping[str, ClusterNode]) -> tuple[Problem, ...]:
     """Return the nodes that stay closed because a node of their slot is dead and may still run pods."""
     reservations = stored.reservations if stored else ()
-    found = []
-    for each in reservations:
-        names = each.allocation.nodes
+    texts = []
+    for reservation in reservations:
+        allocation = reservation.allocation
         dead = []
-        for name in names:
-            if name in nodes and _may_still_run_pods(nodes[name]):
-                dead.append(name)
-        if each.allocation.phase is Phase.DRAINING and dead:
-            found.append(
-                f"{shortened(names)} stay closed after {each.allocation.workload_namespace}/"
-                f"{each.allocation.workload_name} until {shortened(dead)} is Ready again; to give it up, delete its "
+        for node_name in allocation.nodes:
+            if node_name in nodes and _may_still_run_pods(nodes[node_name]):
+                dead.append(node_name)
+        if allocation.phase is Phase.DRAINING and dead:
+            texts.append(
+                f"{shortened(allocation.nodes)} stay closed after {allocation.workload_namespace}/"
+                f"{allocation.workload_name} until {shortened(dead)} is Ready again; to give it up, delete its "
                 "Node or add the taint node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
             )
-    if found:
-        return (Problem("Quarantined", "; ".join(found)),)
+    if texts:
+        return (Problem("Quarantined", "; ".join(texts)),)
     return ()
 
 
@@ -423,7 +424,7 @@ def labels(published: PublishedNode) -> dict[str, str]:
     Trn3 hardware has no id for a pair; its id is the partition's followed by the number of the pair.
     """
     number, hardware = published.node_id, published.hardware_id
-    found: dict[str, str | None] = {
+    texts_by_label: dict[str, str | None] = {
         "mode": "_".join(map(str, published.sizes)) or None,
         "server-id-2": published.server_id_2,
         "node-id-2": None if published.node_id_2 is None else str(published.node_id_2),
@@ -431,10 +432,10 @@ def labels(published: PublishedNode) -> dict[str, str]:
         "node-id-4": None if number is None else str(number),
     }
     if published.reservation_id and number is not None and 2 in published.sizes:
-        found["server-id-2"] = f"{published.reservation_id}-{number // 2}"
-        found["node-id-2"] = str(number % 2)
-    made = {}
-    for name, value in found.items():
-        if value is not None:
-            made[LABELS[name]] = value
-    return made
+        texts_by_label["server-id-2"] = f"{published.reservation_id}-{number // 2}"
+        texts_by_label["node-id-2"] = str(number % 2)
+    node_labels = {}
+    for name, text in texts_by_label.items():
+        if text is not None:
+            node_labels[LABELS[name]] = text
+    return node_labels

@@ -56,8 +56,8 @@ ULTRASERVER_STATUS: Final = {
 
 def part(item: Wire, name: str, shape: Mapping[str, Any]) -> Wire:
     """Return `spec`, `status` or another part of an object, without fields of another type; empty if it has none."""
-    found: Wire = shapes.fitting(item.get(name) or {}, shape)
-    return found
+    fitting: Wire = shapes.fitting(item.get(name) or {}, shape)
+    return fitting
 
 
 def problem(item: Wire, name: str, shape: Mapping[str, Any]) -> str:

@@ -347,9 +347,9 @@ class Workload:
     @property
     def restarting(self) -> Wire | None:
         """The cause of the current restart by RestartAll, as `since`, `reason` and `message`; None without one."""
-        found = self.status.get("restarting")
-        if isinstance(found, Mapping) and found.get("reason"):
-            return found
+        restart = self.status.get("restarting")
+        if isinstance(restart, Mapping) and restart.get("reason"):
+            return restart
         return None
 
     @property
@@ -468,7 +468,7 @@ class FleetSnapshot(Known):
 
 def condition(status: Wire, kind: str) -> Wire:
     """Return the condition of this type from an object's status; empty if it has none."""
-    return next((each for each in status.get("conditions") or [] if each.get("type") == kind), {})
+    return next((entry for entry in status.get("conditions") or [] if entry.get("type") == kind), {})
 
 
 UNSCHEDULED: Final = "spec.nodeName=,status.phase=Pending"

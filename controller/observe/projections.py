@@ -202,10 +202,10 @@ class Pod(Part):
     def claims(self) -> set[str]:
         """Names of its claims, including those made from templates."""
         spec, status = self.spec or PodSpec(), self.status or PodStatus()
-        found = [*(spec.resource_claims or ()), *(status.resource_claim_statuses or ())]
+        pod_claims = [*(spec.resource_claims or ()), *(status.resource_claim_statuses or ())]
         if status.extended_resource_claim_status is not None:
-            found.append(status.extended_resource_claim_status)
-        return {each.resource_claim_name for each in found if each.resource_claim_name}
+            pod_claims.append(status.extended_resource_claim_status)
+        return {pod_claim.resource_claim_name for pod_claim in pod_claims if pod_claim.resource_claim_name}
 
 
 class WaitingPodMeta(Part):
@@ -340,5 +340,5 @@ class NodeResources(Part):
 
 def as_wire(pods: Sequence[WaitingPod]) -> list[Wire]:
     """Return pods as the API server has them, with these fields only."""
-    found: list[Wire] = msgspec.to_builtins(pods)
-    return found
+    as_dicts: list[Wire] = msgspec.to_builtins(pods)
+    return as_dicts

@@ -64,8 +64,8 @@ def read(status: Wire) -> tuple[GroupResult, ...]:
     entries = status.get("qualifications")
     if not isinstance(entries, list):
         return ()
-    found = (_entry(each) for each in entries[:RESULTS_AT_MOST])
-    return tuple(each for each in found if each is not None)
+    results_or_none = (_entry(entry) for entry in entries[:RESULTS_AT_MOST])
+    return tuple(result for result in results_or_none if result is not None)
 
 
 def _entry(entry: Any) -> GroupResult | None:
@@ -98,7 +98,7 @@ def _entry(entry: Any) -> GroupResult | None:
 
 
 def _are_texts(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and all(isinstance(each, str) and each for each in value)
+    return isinstance(value, list) and bool(value) and all(isinstance(text, str) and text for text in value)
 
 
 def _number(value: Any) -> int:
@@ -107,25 +107,25 @@ def _number(value: Any) -> int:
 
 
 def _figures(figures: Mapping[Any, Any]) -> dict[str, float]:
-    found: dict[str, float] = {}
+    readable: dict[str, float] = {}
     for name, value in figures.items():
         if isinstance(name, str) and type(value) in (int, float) and is_figure(value):
-            found[name] = float(value)
-    return found
+            readable[name] = float(value)
+    return readable
 
 
 def _time(text: Any) -> datetime.datetime | None:
     """Return an API time of this era; None for what is none."""
     try:
-        found = datetime.datetime.fromisoformat(str(text).replace("Z", "+00:00"))
+        moment = datetime.datetime.fromisoformat(str(text).replace("Z", "+00:00"))
     except ValueError:
         return None
-    return found.astimezone(datetime.UTC) if found.tzinfo is not None and 2000 <= found.year < 2200 else None
+    return moment.astimezone(datetime.UTC) if moment.tzinfo is not None and 2000 <= moment.year < 2200 else None
 
 
 def written(results: Iterable[GroupResult]) -> list[dict[str, Any]]:
     """Return the entries of `status.qualifications`."""
-    return [_written(each) for each in results]
+    return [_written(result) for result in results]
 
 
 def _written(result: GroupResult) -> dict[str, Any]:
@@ -158,15 +158,15 @@ def passed_at(results: Sequence[GroupResult], nodes: Collection[str]) -> datetim
 
     None also if the last test of any qualification on one of them failed.
     """
-    found = None
-    for each in results:
-        if not each.passed and not {*nodes}.isdisjoint(each.nodes):
+    latest = None
+    for result in results:
+        if not result.passed and not {*nodes}.isdisjoint(result.nodes):
             return None
-        if each.passed_at is not None and {*nodes} <= {*each.nodes}:
-            found = each.passed_at if found is None else max(found, each.passed_at)
-    return found
+        if result.passed_at is not None and {*nodes} <= {*result.nodes}:
+            latest = result.passed_at if latest is None else max(latest, result.passed_at)
+    return latest
 
 
 def unqualified(results: Sequence[GroupResult]) -> frozenset[str]:
     """Return the names of the nodes that are not chosen because tests failed twice."""
-    return frozenset(name for each in results if each.unqualified for name in each.nodes)
+    return frozenset(node_name for result in results if result.unqualified for node_name in result.nodes)

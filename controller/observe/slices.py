@@ -124,12 +124,12 @@ def published_nodes(slices: Iterable[PublishedSlice]) -> tuple[PublishedNode, ..
     Slices of counters, and those whose devices are all withdrawn, have no kind and describe nothing.
     """
     by_node: dict[str, list[PublishedSlice]] = {}
-    for one in slices:
-        by_node.setdefault(one.node.name, []).append(one)
-    found = []
+    for published_part in slices:
+        by_node.setdefault(published_part.node.name, []).append(published_part)
+    joined_nodes = []
     for parts in by_node.values():
         if len(parts) == 1 and parts[0].count == 1:
-            found.append(parts[0].node)  # the usual case, and the same object each time
+            joined_nodes.append(parts[0].node)  # the usual case, and the same object each time
             continue
         newest = max(part.generation for part in parts)
         current = [part for part in parts if part.generation == newest]
@@ -138,15 +138,15 @@ def published_nodes(slices: Iterable[PublishedSlice]) -> tuple[PublishedNode, ..
         whole = len(current) == main.count and all(node.complete for node in nodes)
         unhealthy = tuple(sorted({word for node in nodes for word in node.unhealthy}))
         complete = whole and len({node.tag for node in nodes}) == 1
-        found.append(replace(main.node, unhealthy=unhealthy, complete=complete))
-    return tuple(found)
+        joined_nodes.append(replace(main.node, unhealthy=unhealthy, complete=complete))
+    return tuple(joined_nodes)
 
 
 def _attributes(device: Wire) -> Mapping[str, Any]:
     """Return a device's attributes; in v1beta1 they are one level deeper than in v1."""
-    found = device.get("attributes") or (device.get("basic") or {}).get("attributes") or {}
-    if isinstance(found, Mapping):
-        return found
+    attributes = device.get("attributes") or (device.get("basic") or {}).get("attributes") or {}
+    if isinstance(attributes, Mapping):
+        return attributes
     return {}
 
 

@@ -55,11 +55,11 @@ def claim(raw: Raw, have: Item | None) -> Item | None:
         if have is not None:
             return have
         return _item(_use(who, (), pods))
-    held = set()
-    for each in results or ():
-        if each.driver == names.DRIVER and not each.admin_access:
-            held.add(each.pool)
-    return _item(_use(who, tuple(sorted(held)), pods) if held else None)
+    nodes = set()
+    for result in results or ():
+        if result.driver == names.DRIVER and not result.admin_access:
+            nodes.add(result.pool)
+    return _item(_use(who, tuple(sorted(nodes)), pods) if nodes else None)
 
 
 def existing(make: Callable[[Any], Any], spec: object = UNREADABLE) -> Salvage:
@@ -119,10 +119,10 @@ def _item(use: ClaimUse | None) -> Item:
 def _pods(raw: Raw) -> tuple[tuple[str, str], ...]:
     """Return name and UID of the pods in `reservedFor`, as far as they can be read."""
     try:
-        found = objects.value_at(raw, ("status", "reservedFor"), list[_Consumer]) or ()
+        consumers = objects.value_at(raw, ("status", "reservedFor"), list[_Consumer]) or ()
     except MALFORMED:
         return ()
-    return tuple(sorted((each.name, each.uid) for each in found if each.resource == "pods"))
+    return tuple(sorted((consumer.name, consumer.uid) for consumer in consumers if consumer.resource == "pods"))
 
 
 class PodNodes:
@@ -152,8 +152,8 @@ class PodNodes:
         async with some:
             nodes = {await self._node_of(use.namespace, *pod) for pod in use.pods} - {""}
         if nodes and self._claims.items.get(key) is item:
-            found = ClaimUse(use.namespace, use.name, tuple(sorted(nodes)), None, use.pods)
-            self._claims.put(key, {**item, "value": found})
+            placed = ClaimUse(use.namespace, use.name, tuple(sorted(nodes)), None, use.pods)
+            self._claims.put(key, {**item, "value": placed})
             self._on_change()
 
     async def _node_of(self, namespace: str, name: str, uid: str) -> str:
