@@ -38,8 +38,8 @@ def grouped(index: FleetIndex, now: datetime.datetime, limits: Limits, known: Kn
     actions = planning.plan_of(index, now, limits, known).actions
     created = [action for action in actions if isinstance(action, CreateUltraServer)]
     for creation in created:
-        made = decode.ultraserver(_stored(creation))
-        index.put_ultraserver(made.name, made)
+        created_ultraserver = decode.ultraserver(_stored(creation))
+        index.put_ultraserver(created_ultraserver.name, created_ultraserver)
     guards = [action for action in actions if isinstance(action, SetFinalizers) and FINALIZER in action.finalizers]
     keys = {workload.uid: key for key, workload in index.workload_by_key.items()}
     for guard in guards:
@@ -50,31 +50,31 @@ def grouped(index: FleetIndex, now: datetime.datetime, limits: Limits, known: Kn
     return Grouped(index, (*created, *guards), known)
 
 
-def beside(found: Grouped, workload: Workload | None) -> Grouped:
+def beside(base: Grouped, workload: Workload | None) -> Grouped:
     """Return the same with one workload added or changed, over the same objects; it holds until these change."""
-    index = found.index
+    index = base.index
     view, guards = copy.copy(index), list[Action]()
     if workload is not None and FINALIZER not in workload.finalizers:
         guards.append(SetFinalizers.of(workload, (*workload.finalizers, FINALIZER)))
         workload = replace(workload, finalizers=(*workload.finalizers, FINALIZER))
     if workload is not None:
-        key = next((key for key, each in index.workload_by_key.items() if each.uid == workload.uid), workload.ref)
+        key = next((key for key, indexed in index.workload_by_key.items() if indexed.uid == workload.uid), workload.ref)
         view.workload_by_key = {**index.workload_by_key, key: workload}
         view.workload_by_uid = {**index.workload_by_uid, workload.uid: workload}
-    return replace(found, index=view, first=(*found.first, *guards))
+    return replace(base, index=view, first=(*base.first, *guards))
 
 
-def steps(found: Grouped, now: datetime.datetime, limits: Limits) -> Generator[None, None, Plan]:
+def steps(base: Grouped, now: datetime.datetime, limits: Limits) -> Generator[None, None, Plan]:
     """Plan in steps, as `planning.steps`, with the writes that come first."""
-    made = yield from planning.steps(found.index, now, limits, found.known, found.kept)
-    return replace(made, actions=(*found.first, *made.actions))
+    planned = yield from planning.steps(base.index, now, limits, base.known, base.kept)
+    return replace(planned, actions=(*base.first, *planned.actions))
 
 
 def plan(snapshot: FleetSnapshot, now: datetime.datetime, limits: Limits) -> tuple[FleetSnapshot, Plan]:
     """Return a snapshot with the NeuronUltraServers that the controller creates first, and the plan for it."""
-    found = grouped(FleetIndex.of(snapshot), now, limits, snapshot)
-    made = planning.plan_of(found.index, now, limits, snapshot)
-    return found.index.snapshot(snapshot), replace(made, actions=(*found.first, *made.actions))
+    base = grouped(FleetIndex.of(snapshot), now, limits, snapshot)
+    planned = planning.plan_of(base.index, now, limits, snapshot)
+    return base.index.snapshot(snapshot), replace(planned, actions=(*base.first, *planned.actions))
 
 
 def with_pods(snapshot: FleetSnapshot, pods: Mapping[str, Sequence[Pod]]) -> FleetSnapshot:

@@ -98,10 +98,10 @@ class UltraServerService(ultraservers_pb2_grpc.UltraServersServicer):
         """Return an answer from one state of the index, and let the lease be renewed between its steps."""
         for _ in range(TRIES):
             index = self._from.index()
-            version, rest = index.version, make(index)
+            version, answer_steps = index.version, make(index)
             while index.version == version:
                 try:
-                    next(rest)
+                    next(answer_steps)
                 except StopIteration as end:
                     return cast(_Answer, end.value)
                 await asyncio.sleep(0)
@@ -127,8 +127,8 @@ def _plan_grouped(
     snapshot: FleetSnapshot, request: pb.PlanRequest, now: datetime.datetime, limits: Limits
 ) -> pb.PlanResponse:
     """Return the plan where UltraServers have no object yet. Raises BadRequest."""
-    found = dry_run.grouped(FleetIndex.of(snapshot), now, limits, snapshot)
-    return _at_once(queries.plan(found, request, now, limits))
+    base = dry_run.grouped(FleetIndex.of(snapshot), now, limits, snapshot)
+    return _at_once(queries.plan(base, request, now, limits))
 
 
 def _at_once(steps: Generator[None, None, _Answer]) -> _Answer:

@@ -72,18 +72,18 @@ class Malformed(NeuronDraError):
 
 def snapshot(items: Iterable[Mapping[str, Any]]) -> FleetSnapshot:
     """Return the snapshot of a list of objects. Raises Malformed for the first that cannot be read."""
-    found = list(items)
-    for item in found:
+    objects = list(items)
+    for item in objects:
         _check(item)
-    if found and not any(item.get("kind") in SHAPES for item in found):
-        kinds = ", ".join(sorted({str(item.get("kind")) for item in found})[:4])
+    if objects and not any(item.get("kind") in SHAPES for item in objects):
+        kinds = ", ".join(sorted({str(item.get("kind")) for item in objects})[:4])
         raise Malformed(f"it has no objects that a plan depends on, only {kinds}")
-    return decode.snapshot(found)
+    return decode.snapshot(objects)
 
 
 def pods(items: Iterable[Mapping[str, Any]]) -> dict[str, list[Pod]]:
     """Return the pods of a list of objects, by their node. Raises Malformed for the first that cannot be read."""
-    found: dict[str, list[Pod]] = defaultdict(list)
+    pods_by_node: dict[str, list[Pod]] = defaultdict(list)
     for item in items:
         if item.get("kind") != "Pod":
             continue
@@ -92,8 +92,8 @@ def pods(items: Iterable[Mapping[str, Any]]) -> dict[str, list[Pod]]:
         except msgspec.ValidationError as err:
             raise Malformed(f"Pod {item['metadata']['name']}: {err}") from err
         node = str((item.get("spec") or {}).get("nodeName") or "")
-        found[node].append(pod)
-    return found
+        pods_by_node[node].append(pod)
+    return pods_by_node
 
 
 def _check(item: Mapping[str, Any]) -> None:
@@ -128,7 +128,7 @@ def _wrong_workload(spec: Mapping[str, Any]) -> str:
     return ""
 
 
-def _shown(value: object) -> str:
-    if value is None:
+def _shown(number: object) -> str:
+    if number is None:
         return "is missing"
-    return f"is {value}"
+    return f"is {number}"

@@ -40,32 +40,32 @@ def text(snapshot: FleetSnapshot, plan: Plan) -> str:
 
 def _unknown(snapshot: FleetSnapshot, plan: Plan) -> list[str]:
     """Return a line for each claim of a PodGroup whose pods the plan needs and does not know."""
-    found = {}
+    lines_by_claim = {}
     for use in plan.shared:
         if use.ref not in snapshot.shared_by:
-            groups = ", ".join(f"{use.namespace}/{each.name}" for each in use.others)
-            found[use.ref] = (
+            groups = ", ".join(f"{use.namespace}/{consumer.name}" for consumer in use.others)
+            lines_by_claim[use.ref] = (
                 f"Unknown: which pods use claim {use.ref} of PodGroup {groups}, because the file has no Pods. The "
                 "controller evicts them; if there are none, delete the PodGroup"
             )
-    return list(found.values())
+    return list(lines_by_claim.values())
 
 
 def _ultraservers(snapshot: FleetSnapshot, plan: Plan) -> Iterator[str]:
     """Yield lines about UltraServers, their reservations after the plan, and their problems."""
     written = {}
-    for a in plan.actions:
-        if isinstance(a, WriteUltraServerStatus):
-            written[a.name] = a.status
-    stored = {each.name: each.status for each in snapshot.ultraservers}
+    for action in plan.actions:
+        if isinstance(action, WriteUltraServerStatus):
+            written[action.name] = action.status
+    stored = {ultraserver.name: ultraserver.status for ultraserver in snapshot.ultraservers}
     for group in discovery.discover(snapshot):
         status = written.get(group.name, stored.get(group.name, {}))
         sizes = ", ".join(map(str, group.sizes)) or "none"
         yield f"  {group.name}  {group.instance_type}  {len(group.topology)} nodes, group sizes {sizes}"
-        for entry in status.get("allocations") or []:
+        for allocation in status.get("allocations") or []:
             yield (
-                f"    {entry['phase']}: {', '.join(entry['allocatedNodes'])} for {entry['workloadRef']} "
-                f"(index {entry['ultraserverIndex']})"
+                f"    {allocation['phase']}: {', '.join(allocation['allocatedNodes'])} for {allocation['workloadRef']} "
+                f"(index {allocation['ultraserverIndex']})"
             )
         for problem in group.problems:
             yield f"    {problem.reason}: {problem.message}"
@@ -73,7 +73,7 @@ def _ultraservers(snapshot: FleetSnapshot, plan: Plan) -> Iterator[str]:
 
 def _workloads(snapshot: FleetSnapshot, plan: Plan) -> Iterator[str]:
     """Yield lines about workloads: request, state, reason and message."""
-    for workload in sorted(snapshot.workloads, key=lambda each: each.ref):
+    for workload in sorted(snapshot.workloads, key=lambda workload: workload.ref):
         verdict = plan.verdicts.get(workload.uid)
         yield (
             f"  {workload.ref}  {workload.count} x {workload.size} {workload.instance_type}: "
@@ -96,19 +96,20 @@ def describe(action: Action) -> str:
         case CreateUltraServer(body=body):
             return f"create NeuronUltraServer {body['metadata']['name']}"
         case UpdateTopology(name=name, topology=topology):
-            nodes = ", ".join(each["nodeName"] for each in topology)
+            nodes = ", ".join(member["nodeName"] for member in topology)
             return f"write the nodes of NeuronUltraServer {name}: {nodes or 'none'}"
         case DeleteUltraServer(name=name):
             return f"delete NeuronUltraServer {name}, which has no nodes"
         case WriteUltraServerStatus(name=name, status=status):
-            parts = [f"{e['workloadRef']} {e['phase']}" for e in status["allocations"]]
+            parts = [f"{allocation['workloadRef']} {allocation['phase']}" for allocation in status["allocations"]]
             return (
                 f"write the status of NeuronUltraServer {name}: {status['state']}, {', '.join(parts) or 'not reserved'}"
             )
         case LabelNode(name=name, labels=labels):
             changed = []
-            for label, value in labels.items():
-                changed.append(f"{label}-" if value is None else f"{label}={value}")  # as `kubectl label` has them
+            for label, label_value in labels.items():
+                # As arguments of `kubectl label`.
+                changed.append(f"{label}-" if label_value is None else f"{label}={label_value}")
             return f"label Node {name}: {', '.join(changed)}"
         case SetUltraServerFinalizers(name=name, finalizers=finalizers):
             return f"set the finalizers of NeuronUltraServer {name}: {', '.join(finalizers) or 'none'}"

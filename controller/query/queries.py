@@ -48,9 +48,9 @@ def ultraservers(
 ) -> Generator[None, None, pb.ListUltraServersResponse]:
     """Return every UltraServer of the requested type, or of all types, in steps."""
     holdings = Holdings(index)
-    wanted = [each for each in index.groups if request.instance_type in ("", each.instance_type)]
+    groups = [group for group in index.groups if request.instance_type in ("", group.instance_type)]
     answer = pb.ListUltraServersResponse()
-    for number, group in enumerate(sorted(wanted, key=lambda each: each.name)):
+    for number, group in enumerate(sorted(groups, key=lambda group: group.name)):
         if number % ULTRASERVERS_A_STEP == 0:
             yield
         answer.ultraservers.append(_ultraserver(group, index, holdings))
@@ -66,7 +66,9 @@ def _ultraserver(group: Group, index: FleetIndex, holdings: Holdings) -> pb.Ultr
         free_nodes=group.free_nodes(holdings),
     )
     answer.nodes.extend(_node(entry, group, index, holdings) for entry in group.topology)
-    answer.reservations.extend(_reservation(group.name, each.allocation) for each in holdings.at(group.name))
+    answer.reservations.extend(
+        _reservation(group.name, reservation.allocation) for reservation in holdings.at(group.name)
+    )
     for size in group.sizes:
         free = placement.slots([group], holdings, group.instance_type, size)
         answer.free_groups.add(topology_size=size, count=len(free))
@@ -91,15 +93,17 @@ def _node(entry: Wire, group: Group, index: FleetIndex, holdings: Holdings) -> p
     )
 
 
-def _state(name: str, group: Group, index: FleetIndex, holdings: Holdings) -> tuple[pb.NodeState.ValueType, str]:
+def _state(node_name: str, group: Group, index: FleetIndex, holdings: Holdings) -> tuple[pb.NodeState.ValueType, str]:
     """Return the state of a node, and the workload, pod or claim that has it."""
-    reservation = next((each for each in holdings.at(group.name) if name in each.allocation.nodes), None)
+    reservation = next(
+        (reservation for reservation in holdings.at(group.name) if node_name in reservation.allocation.nodes), None
+    )
     if reservation is not None:
         return pb.NODE_STATE_RESERVED, reservation.allocation.workload
-    uses = index.uses(name)
+    uses = index.uses(node_name)
     if uses:
         return pb.NODE_STATE_IN_USE, uses[0].holder(uses[0].namespace)
-    usable = name in {node.name for node in group.usable.values()}
+    usable = node_name in {node.name for node in group.usable.values()}
     return pb.NODE_STATE_FREE if usable else pb.NODE_STATE_UNUSABLE, ""
 
 
@@ -118,61 +122,64 @@ def _reservation(ultraserver: str, allocation: Allocation) -> pb.Reservation:
 
 
 def plan(
-    found: Grouped, request: pb.PlanRequest, now: datetime.datetime, limits: Limits
+    base: Grouped, request: pb.PlanRequest, now: datetime.datetime, limits: Limits
 ) -> Generator[None, None, pb.PlanResponse]:
     """Return the controller's plan at `now`, with reasons, in steps. Raises BadRequest."""
     if request.HasField("workload"):
-        tried = _tried(found.index, request.workload, now)
+        tried = _tried(base.index, request.workload, now)
     else:
         tried = None
-    found = dry_run.beside(found, tried)
-    index = found.index
-    made = yield from dry_run.steps(found, now, limits)
+    base = dry_run.beside(base, tried)
+    index = base.index
+    planned = yield from dry_run.steps(base, now, limits)
     if tried is None:
-        shown = sorted(index.workloads, key=lambda each: each.ref)
-        actions = made.actions
+        shown = sorted(index.workloads, key=lambda workload: workload.ref)
+        actions = planned.actions
     else:
         shown = [tried]
-        actions = tuple(action for action in made.actions if tried.uid in action.owners)
-    after = _After.of(index, made)
+        actions = tuple(action for action in planned.actions if tried.uid in action.owners)
+    after = _After.of(index, planned)
     return pb.PlanResponse(
-        workloads=[_planned(each, made, after) for each in shown],
+        workloads=[_planned(workload, planned, after) for workload in shown],
         writes=[plan_text.describe(action) for action in actions],
-        looks_again_at="" if made.recheck is None else objects.time(made.recheck),
+        looks_again_at="" if planned.recheck is None else objects.time(planned.recheck),
     )
 
 
-def _tried(index: FleetIndex, asked: pb.Workload, now: datetime.datetime) -> Workload:
+def _tried(index: FleetIndex, requested: pb.Workload, now: datetime.datetime) -> Workload:
     """Return the workload of the request. Raises BadRequest."""
-    namespace, name = asked.namespace or "default", asked.name or DRY_RUN
+    namespace, name = requested.namespace or "default", requested.name or DRY_RUN
     for field, text in (("namespace", namespace), ("name", name)):
         if not _LABEL.fullmatch(text):
             raise BadRequest(
                 f"workload.{field} {text[:80]!r}: write a name of at most 63 lower-case letters, digits and '-'"
             )
-    if asked.topology_size not in SLOT_SIZES:
+    if requested.topology_size not in SLOT_SIZES:
         raise BadRequest(
-            f"workload.topology_size {asked.topology_size}: write 1, 2 or 4, the number of nodes that work together in "
-            "one UltraServer"
+            f"workload.topology_size {requested.topology_size}: write 1, 2 or 4, the number of nodes that work "
+            "together in one UltraServer"
         )
-    if not 1 <= asked.server_count <= GROUPS_AT_MOST:
+    if not 1 <= requested.server_count <= GROUPS_AT_MOST:
         raise BadRequest(
-            f"workload.server_count {asked.server_count}: write how many groups of {asked.topology_size} nodes, 1 to "
-            f"{GROUPS_AT_MOST}"
+            f"workload.server_count {requested.server_count}: write how many groups of {requested.topology_size} "
+            f"nodes, 1 to {GROUPS_AT_MOST}"
         )
-    _check_type(index, asked.instance_type)
-    _duration(asked)
-    existing = next((each for each in index.workloads if (each.namespace, each.name) == (namespace, name)), None)
+    _check_type(index, requested.instance_type)
+    _duration(requested)
+    existing = next(
+        (workload for workload in index.workloads if (workload.namespace, workload.name) == (namespace, name)), None
+    )
     if existing is None:
         meta = {"namespace": namespace, "name": name, "uid": DRY_RUN, "creationTimestamp": objects.time(now)}
         spec = {
-            "instanceType": asked.instance_type,
-            "topologySize": asked.topology_size,
-            "serverCount": asked.server_count,
-            **({"expectedDuration": asked.expected_duration} if asked.expected_duration else {}),
+            "instanceType": requested.instance_type,
+            "topologySize": requested.topology_size,
+            "serverCount": requested.server_count,
+            **({"expectedDuration": requested.expected_duration} if requested.expected_duration else {}),
         }
         return decode.workload({"apiVersion": API_VERSION, "metadata": meta, "spec": spec})
-    if existing.deleting or (existing.instance_type, existing.size) != (asked.instance_type, asked.topology_size):
+    is_same_type = existing.instance_type == requested.instance_type
+    if existing.deleting or not is_same_type or existing.size != requested.topology_size:
         if existing.deleting:
             what = "is being deleted"
         else:
@@ -181,33 +188,33 @@ def _tried(index: FleetIndex, asked: pb.Workload, now: datetime.datetime) -> Wor
             f"workload {existing.ref} {what}: only its server_count and expected_duration can change; write "
             "another name for another workload"
         )
-    expected = _duration(asked) if asked.expected_duration else existing.expected
-    return replace(existing, count=asked.server_count, expected=expected)
+    expected = _duration(requested) if requested.expected_duration else existing.expected
+    return replace(existing, count=requested.server_count, expected=expected)
 
 
-def _duration(asked: pb.Workload) -> datetime.timedelta:
+def _duration(requested: pb.Workload) -> datetime.timedelta:
     """Return how long the workload of the request runs. Raises BadRequest."""
     try:
-        return durations.parse(asked.expected_duration or "0")
+        return durations.parse(requested.expected_duration or "0")
     except ValueError as err:
-        raise BadRequest(f"workload.expected_duration {asked.expected_duration[:80]!r}: {err}") from None
+        raise BadRequest(f"workload.expected_duration {requested.expected_duration[:80]!r}: {err}") from None
 
 
-def _check_type(index: FleetIndex, name: str) -> None:
+def _check_type(index: FleetIndex, instance_type: str) -> None:
     """Raise BadRequest for a type that has no UltraServers, neither in the catalogue nor in the cluster."""
-    here = sorted({group.instance_type for group in index.groups})
-    known = catalogue.lookup(name) if name else None
-    if name in here or (known is not None and known.whole_node):
+    types_here = sorted({group.instance_type for group in index.groups})
+    catalogue_entry = catalogue.lookup(instance_type) if instance_type else None
+    if instance_type in types_here or (catalogue_entry is not None and catalogue_entry.whole_node):
         return
-    if not name:
+    if not instance_type:
         problem = "workload.instance_type is missing"
-    elif known is None:
-        problem = f"workload.instance_type {name[:80]} is not known"
+    elif catalogue_entry is None:
+        problem = f"workload.instance_type {instance_type[:80]} is not known"
     else:
-        problem = f"workload.instance_type {name[:80]} has no UltraServers"
+        problem = f"workload.instance_type {instance_type[:80]} has no UltraServers"
     examples = "trn3.48xlarge or trn2u.48xlarge"
-    if here:
-        examples = " or ".join(here[:4]) + ", which are here"
+    if types_here:
+        examples = " or ".join(types_here[:4]) + ", which are here"
     raise BadRequest(f"{problem}: write the type of UltraServer nodes, such as {examples}")
 
 
@@ -224,37 +231,39 @@ class _After:
     spares: Collection[str]
 
     @classmethod
-    def of(cls, index: FleetIndex, made: Plan) -> _After:
-        writes = (action for action in made.actions if isinstance(action, WriteUltraServerStatus))
+    def of(cls, index: FleetIndex, planned: Plan) -> _After:
+        writes = (action for action in planned.actions if isinstance(action, WriteUltraServerStatus))
         written = {action.name: decode_allocations({"status": action.status}) for action in writes}
-        return cls(index, written, made.kept.spares)
+        return cls(index, written, planned.kept.spares)
 
     def held(self, workload: Workload) -> list[tuple[str, Allocation]]:
         """Return the reservations of a workload with their UltraServers, in the order of indices."""
         stored = []
-        for each in self.index.held(workload.uid):
-            if each.ultraserver not in self.written:
-                stored.append(each)
-        found = [(each.ultraserver, each.allocation) for each in stored]
-        for name, allocations in self.written.items():
-            found += [(name, each) for each in allocations if each.holder == workload.uid]
-        return sorted(found, key=lambda pair: (pair[1].ultraserver_index, pair[1].allocation_id))
+        for reservation in self.index.held(workload.uid):
+            if reservation.ultraserver not in self.written:
+                stored.append(reservation)
+        reservations = [(reservation.ultraserver, reservation.allocation) for reservation in stored]
+        for ultraserver_name, allocations in self.written.items():
+            reservations += [
+                (ultraserver_name, allocation) for allocation in allocations if allocation.holder == workload.uid
+            ]
+        return sorted(reservations, key=lambda pair: (pair[1].ultraserver_index, pair[1].allocation_id))
 
     def shortage(self, workload: Workload, missing: int) -> pb.Shortage:
         """Return the numbers of what a workload lacks."""
         key = (workload.instance_type, workload.size)
         free, free_nodes = Overlay(self.index.places(*key)), dict[str, int]()
-        for name, allocations in self.written.items():
-            group = self.index.group_by_name.get(name)
+        for ultraserver_name, allocations in self.written.items():
+            group = self.index.group_by_name.get(ultraserver_name)
             if group is not None:
-                taken = {*self.index.in_use, *(node for each in allocations for node in each.nodes)}
-                below = self.index.slot_index.free_of(name, *key)
-                free.put(name, below, placement.slots((group,), taken, *key))
-                free_nodes[name] = group.free_nodes(taken)
+                taken = {*self.index.in_use, *(node for allocation in allocations for node in allocation.nodes)}
+                below = self.index.slot_index.free_of(ultraserver_name, *key)
+                free.put(ultraserver_name, below, placement.slots((group,), taken, *key))
+                free_nodes[ultraserver_name] = group.free_nodes(taken)
         if not workload.status.get("restartedAt"):
-            for name in self.spares:
-                free.put(name, self.index.slot_index.free_of(name, *key), ())
-                free_nodes[name] = 0
+            for ultraserver_name in self.spares:
+                free.put(ultraserver_name, self.index.slot_index.free_of(ultraserver_name, *key), ())
+                free_nodes[ultraserver_name] = 0
         counted = self.index.tally(workload.instance_type, free_nodes)
         groups = placement.most_of_a_kind(free.of_a_kind())
         return pb.Shortage(
@@ -266,13 +275,13 @@ class _After:
         )
 
 
-def _planned(workload: Workload, made: Plan, after: _After) -> pb.PlannedWorkload:
+def _planned(workload: Workload, planned: Plan, after: _After) -> pb.PlannedWorkload:
     """Return the plan's result for one workload."""
-    mine = after.held(workload)
-    live = {each.ultraserver_index for _, each in mine if each.phase is not Phase.DRAINING}
+    own = after.held(workload)
+    live = {allocation.ultraserver_index for _, allocation in own if allocation.phase is not Phase.DRAINING}
     missing = sum(index not in live for index in range(workload.count))
     fits = not workload.deleting and not missing
-    verdict = made.verdicts.get(workload.uid)
+    verdict = planned.verdicts.get(workload.uid)
     answer = pb.PlannedWorkload(
         namespace=workload.namespace,
         name=workload.name,
@@ -280,11 +289,11 @@ def _planned(workload: Workload, made: Plan, after: _After) -> pb.PlannedWorkloa
         topology_size=workload.size,
         server_count=workload.count,
         fits=fits,
-        reservations=[_reservation(name, each) for name, each in mine],
+        reservations=[_reservation(ultraserver_name, allocation) for ultraserver_name, allocation in own],
     )
-    stored = {each.allocation.allocation_id for each in after.index.held(workload.uid)}
+    stored_ids = {reservation.allocation.allocation_id for reservation in after.index.held(workload.uid)}
     for reservation in answer.reservations:
-        if reservation.allocation_id not in stored:
+        if reservation.allocation_id not in stored_ids:
             reservation.ClearField("allocation_id")
     if verdict is not None:
         answer.state, answer.reason, answer.message = verdict.state, verdict.reason, verdict.message
