@@ -126,8 +126,8 @@ def ultraserver_status(
     refs = _workload_refs(reservations, unread)
     taken = ", ".join(refs) if refs else "no node is reserved"
 
-    def status_condition(kind: str, value: bool, why: str, text: str) -> dict[str, Any]:
-        return new_condition(stored.status, kind, value, why, text, now, stored.generation)
+    def status_condition(condition_type: str, is_true: bool, why: str, text: str) -> dict[str, Any]:
+        return new_condition(stored.status, condition_type, is_true, why, text, now, stored.generation)
 
     allocations = sorted(
         (reservation.allocation for reservation in reservations),
@@ -304,17 +304,24 @@ def workload_status(
     """
     state, reason, message = verdict.state, verdict.reason, verdict.message
 
-    def status_condition(kind: str, value: bool, why: str, text: str) -> dict[str, Any]:
-        return new_condition(workload.status, kind, value, why, text, now, workload.generation)
+    def status_condition(condition_type: str, is_true: bool, why: str, text: str) -> dict[str, Any]:
+        return new_condition(workload.status, condition_type, is_true, why, text, now, workload.generation)
 
     allocated = state == State.ALLOCATED
     ordered = _by_index(reservations)
     since = workload.status.get("allocatedAt") or (time(now) if allocated else None)
-    why, text = verdict.degraded or (Reason.NO_PROBLEM, "the reserved nodes have no known fault")
-    more = [status_condition(IN_USE, *record.in_use)] if record.in_use else []
-    more += [status_condition(ENDS_SOON, *record.ends_soon)] if record.ends_soon else []
-    more += [status_condition(SPEC_INCOMPLETE, True, "FieldsDropped", _unkept(record.unkept))] if record.unkept else []
-    more += [status_condition(OUTAGE, record.outage[0], *_outage(record.outage))] if record.outage else []
+    degraded_reason, degraded_message = verdict.degraded or (
+        Reason.NO_PROBLEM,
+        "the reserved nodes have no known fault",
+    )
+    optional_conditions = [status_condition(IN_USE, *record.in_use)] if record.in_use else []
+    optional_conditions += [status_condition(ENDS_SOON, *record.ends_soon)] if record.ends_soon else []
+    optional_conditions += (
+        [status_condition(SPEC_INCOMPLETE, True, "FieldsDropped", _unkept(record.unkept))] if record.unkept else []
+    )
+    optional_conditions += (
+        [status_condition(OUTAGE, record.outage[0], *_outage(record.outage))] if record.outage else []
+    )
     migrations = int(workload.status.get("migrations") or 0)
     if reason == Reason.MIGRATING != condition(workload.status, "Ready").get("reason"):
         migrations += 1
@@ -333,14 +340,13 @@ def workload_status(
         "conditions": [
             status_condition("Ready", allocated, reason, message),
             status_condition("Progressing", state in PROGRESSING, reason, message),
-            status_condition("Degraded", verdict.degraded is not None, why, text),
-            *more,
+            status_condition("Degraded", verdict.degraded is not None, degraded_reason, degraded_message),
+            *optional_conditions,
         ],
     }
 
 
 def _by_index(reservations: Iterable[Reservation]) -> list[Reservation]:
-    """Return reservations in the order of their indices."""
     return sorted(
         reservations,
         key=lambda reservation: (reservation.allocation.ultraserver_index, reservation.allocation.allocation_id),

@@ -96,7 +96,7 @@ def _ids(ultraserver: UltraServer | None) -> list[str]:
 
 
 def _move(sources_by_id: dict[str, set[str]], source: str, before: set[str], after: set[str]) -> None:
-    """Move a node, or a workload, from the ids of `before` to those of `now`."""
+    """Move a node, or a workload, from the ids of `before` to those of `after`."""
     for allocation_id in before - after:
         sources_by_id[allocation_id].discard(source)
         if not sources_by_id[allocation_id]:

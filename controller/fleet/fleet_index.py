@@ -296,10 +296,10 @@ class FleetIndex:
         before = self.ultraserver_by_name.get(name)
         self.evidence.put_ultraserver(name, before, ultraserver)
         put(self.ultraserver_by_name, name, ultraserver)
-        had, has = _qualifications(before), _qualifications(ultraserver)
-        for source in had.keys() - has.keys():
+        sources_before, sources_after = _qualifications(before), _qualifications(ultraserver)
+        for source in sources_before.keys() - sources_after.keys():
             take(self.results_of, source, name)
-        for source in has:
+        for source in sources_after:
             self.results_of.setdefault(source, {})[name] = None
         for node in self._reserved.put(name, before, ultraserver):
             self._mark(node)
@@ -454,8 +454,8 @@ def _note(changed: dict[str, int], name: str, version: int | None) -> None:
 def _after(changed: dict[str, int], version: int) -> set[str]:
     """Return the names with a later version."""
     changed_names: set[str] = set()
-    for name, changed_in in reversed(changed.items()):
+    for changed_name, changed_in in reversed(changed.items()):
         if changed_in <= version:
             break
-        changed_names.add(name)
+        changed_names.add(changed_name)
     return changed_names

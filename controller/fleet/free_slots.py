@@ -175,11 +175,11 @@ class FreeSlots:
         """Return how many free slots one workload could have, and how many with the objects that are being created."""
         instance_type, size, takes_spares = key
         free = self.free if takes_spares else self.beside_spares
-        have = free(instance_type, size, draft).of_a_kind()
+        free_by_kind = free(instance_type, size, draft).of_a_kind()
         unstored = self._index.unstored
         coming = placement.slots(unstored, self._holdings, instance_type, size) if unstored else ()
-        soon = have + Counter(slot.kind for slot in coming)
-        return placement.most_of_a_kind(have), placement.most_of_a_kind(soon)
+        soon = free_by_kind + Counter(slot.kind for slot in coming)
+        return placement.most_of_a_kind(free_by_kind), placement.most_of_a_kind(soon)
 
     def _replace(self, key: tuple[str, int], names: Iterable[str], taken: Container[str]) -> None:
         """Replace the slots of UltraServers that the plan changed; those that cannot be written have none."""
@@ -216,9 +216,9 @@ def _closed(taken: Container[str], kept: Sequence[placement.Slot]) -> _Closed:
     return _Closed(taken, frozenset(node_name for slot in kept for node_name in slot.nodes))
 
 
-def _shortage(tally: placement.Tally, workload: Workload, count: int, have: int, soon: int) -> placement.Shortage:
+def _shortage(tally: placement.Tally, workload: Workload, count: int, free_count: int, soon: int) -> placement.Shortage:
     """Return why `count` more slots are not available; `soon`: with the objects that are being created."""
-    if soon >= count > have:
+    if soon >= count > free_count:
         text = "the NeuronUltraServer objects of free nodes are being created"
         return placement.Shortage(Reason.CREATING_ULTRASERVERS, text)
-    return placement.shortage(tally, workload, have, count)
+    return placement.shortage(tally, workload, free_count, count)

@@ -88,9 +88,9 @@ class Held:
             if sizes_stored.get(reservation.allocation.allocation_id) != reservation.allocation.world_size
         ]
 
-    def add(self, *more: Reservation) -> Held:
+    def add(self, *reservations: Reservation) -> Held:
         """Return the value with more reservations."""
-        return Held.of((*self.all, *more))
+        return Held.of((*self.all, *reservations))
 
     def bind(self, *reservations: Reservation) -> Held:
         """Open the nodes of some of these reservations for pods of their workload."""

@@ -144,8 +144,8 @@ class Holdings(Container[str]):
             count = sum(self.sizes(uid, self.of(uid)).values())
             self._assumed.setdefault(uid, []).append(reservation)
             if not allocation.only_shown:
-                more = sum(self.sizes(uid, self.of(uid)).values()) - count
-                self._nodes_of[allocation.workload_namespace] += more
+                added_nodes = sum(self.sizes(uid, self.of(uid)).values()) - count
+                self._nodes_of[allocation.workload_namespace] += added_nodes
             self.add(reservation)
 
     def put(self, workload_uid: str, reservations: Held) -> None:
@@ -154,10 +154,9 @@ class Holdings(Container[str]):
         if reservations == before:
             return
         count = sum(self.sizes(workload_uid, before).values())
-        had, has = set(before), set(reservations)
-        for reservation in had - has:
+        for reservation in set(before) - set(reservations):
             self._own(reservation.ultraserver).remove(reservation)
-        for reservation in has - had:
+        for reservation in set(reservations) - set(before):
             self._own(reservation.ultraserver).append(reservation)
         for reservation in _without(before, reservations):
             self._reserved.subtract(reservation.allocation.nodes)
@@ -204,10 +203,10 @@ class Holdings(Container[str]):
         return self._held[ultraserver]
 
 
-def _without(some: Held, others: Held) -> list[Reservation]:
+def _without(reservations: Held, others: Held) -> list[Reservation]:
     """Return those reservations of which others have neither allocationId nor place."""
     other_places = {_place(reservation) for reservation in others}
-    return [reservation for reservation in some if _place(reservation) not in other_places]
+    return [reservation for reservation in reservations if _place(reservation) not in other_places]
 
 
 def _place(reservation: Reservation) -> tuple[str, str, tuple[str, ...]]:

@@ -82,15 +82,15 @@ class Memo(Generic[K, W, N]):
     def mark_after(self, key: K, shared: Hashable) -> None:
         """Let those of the decisions with this input be made again that come after one in the order."""
         rank = self._order(key)
-        for other in self._inputs.of(shared):
-            if self._order(other) > rank:
-                self.mark(other)
+        for other_key in self._inputs.of(shared):
+            if self._order(other_key) > rank:
+                self.mark(other_key)
 
-    def differences(self, name: str, entries: Iterable[E]) -> Set[E]:
+    def differences(self, input_name: str, entries: Iterable[E]) -> Set[E]:
         """Return which entries of an input of this name are new or gone since the last call."""
-        before: frozenset[E] = self._entries.get(name, frozenset())
-        now = self._entries[name] = frozenset(entries)
-        return before ^ now
+        before: frozenset[E] = self._entries.get(input_name, frozenset())
+        after = self._entries[input_name] = frozenset(entries)
+        return before ^ after
 
     def take(self, at_most: int | None = None) -> Iterator[K]:
         """Yield the next keys to decide, also those that are marked meanwhile. Each needs a `keep`."""

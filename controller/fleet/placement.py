@@ -98,7 +98,6 @@ def _first_end(group: Group, nodes: Sequence[PublishedNode]) -> datetime.datetim
 
 
 def _tested(group: Group, nodes: Sequence[PublishedNode]) -> dict[str, Any]:
-    """Return what tests found of these nodes."""
     if not group.results:
         return {}
     names = {node.name for node in nodes}
@@ -178,8 +177,8 @@ class Tally:
     spares: int = 0
 
 
-def shortage(counted: Tally, workload: Workload, have: int, count: int) -> Shortage:
-    """Return why `count` more slots are not available, with numbers; `have` of one resourceType are free.
+def shortage(counted: Tally, workload: Workload, free_count: int, count: int) -> Shortage:
+    """Return why `count` more slots are not available, with numbers; `free_count` of one resourceType are free.
 
     - NoUltraServers: no UltraServer has the instance type.
     - CapacitySplit: enough nodes are free, but not in slots of this size.
@@ -196,8 +195,8 @@ def shortage(counted: Tally, workload: Workload, have: int, count: int) -> Short
         return Shortage(
             Reason.NO_ULTRASERVERS, f"needs {request}, and no UltraServer of this type was discovered{available}"
         )
-    short = (count - have) * workload.size
-    text = f"needs {request}; {have} of {count} groups of {workload.size} are free: short of {short} nodes"
+    short = (count - free_count) * workload.size
+    text = f"needs {request}; {free_count} of {count} groups of {workload.size} are free: short of {short} nodes"
     also = f"; cordoned: {shortened(counted.cordoned)}" if counted.cordoned else ""
     if counted.spares:
         also += f"; {counted.spares} nodes are spares, which only groups that must move may take (--spares)"

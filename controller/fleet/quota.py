@@ -58,16 +58,16 @@ class Quota:
         if limit is None:
             return None
         sizes = self._holdings.sizes(workload.uid, reservations)
-        before = self._holdings.sizes(workload.uid, self._holdings.of(workload.uid))
-        have = self._holdings.nodes_of_namespace(namespace) + sum(sizes.values()) - sum(before.values())
+        sizes_before = self._holdings.sizes(workload.uid, self._holdings.of(workload.uid))
+        reserved_nodes = self._holdings.nodes_of_namespace(namespace) + sum(sizes.values()) - sum(sizes_before.values())
         new = sum(max(0, workload.size - sizes.get(index, 0)) for index in indices)
-        if not new or have + new <= limit:
+        if not new or reserved_nodes + new <= limit:
             return None
         where = f"annotation {LIMIT_ANNOTATION}" if limit_text else "the default of this cluster"
         return Shortage(
             Reason.NAMESPACE_LIMIT,
-            f"namespace {namespace} has reserved {have} of the {limit} nodes that it may reserve ({where}), and this "
-            f"needs {new} more: lower serverCount, delete another workload, or have the limit raised",
+            f"namespace {namespace} has reserved {reserved_nodes} of the {limit} nodes that it may reserve ({where}), "
+            f"and this needs {new} more: lower serverCount, delete another workload, or have the limit raised",
         )
 
     def _limit_text(self, namespace: str) -> str | None:

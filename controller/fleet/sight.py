@@ -45,47 +45,47 @@ class Sight:
         if moment > self.now:
             self.recheck.append(moment)
 
-    def node(self, name: str) -> ClusterNode | None:
+    def node(self, node_name: str) -> ClusterNode | None:
         """Return a Node, None if it does not exist."""
-        return self.index.node_by_name.get(name)
+        return self.index.node_by_name.get(node_name)
 
-    def is_ready(self, name: str) -> bool:
+    def is_ready(self, node_name: str) -> bool:
         """Return True if the Node exists and is Ready."""
-        node = self.index.node_by_name.get(name)
+        node = self.index.node_by_name.get(node_name)
         return node is not None and node.ready
 
-    def is_there(self, name: str, allocation: Allocation) -> bool:
+    def is_there(self, node_name: str, allocation: Allocation) -> bool:
         """Return True if the reserved Node exists, and not another one with its name."""
-        node = self.index.node_by_name.get(name)
-        return node is not None and allocation.is_for(name, node.uid)
+        node = self.index.node_by_name.get(node_name)
+        return node is not None and allocation.is_for(node_name, node.uid)
 
-    def published(self, name: str, allocation: Allocation) -> PublishedNode | None:
+    def published(self, node_name: str, allocation: Allocation) -> PublishedNode | None:
         """Return what the reserved node publishes; None without slices, or if another Node has its name."""
-        published = self.index.published_by_name.get(name)
-        if published is None or not self.is_there(name, allocation):
+        published = self.index.published_by_name.get(node_name)
+        if published is None or not self.is_there(node_name, allocation):
             return None
-        return published if published.node_uid in ("", self.index.node_by_name[name].uid) else None
+        return published if published.node_uid in ("", self.index.node_by_name[node_name].uid) else None
 
-    def kind(self, name: str) -> str | None:
+    def kind(self, node_name: str) -> str | None:
         """Return the resourceType that the node publishes, neuron_node or neuron_device, or None."""
-        published = self.index.published_by_name.get(name)
+        published = self.index.published_by_name.get(node_name)
         return published.kind or None if published else None
 
     # Tags
 
-    def shows(self, name: str, allocation: Allocation, phase: Phase) -> bool:
+    def shows(self, node_name: str, allocation: Allocation, phase: Phase) -> bool:
         """Return True if the node's slices have the tag of exactly this reservation, in this phase.
 
         Incomplete slices show nothing, and neither does another Node with its name.
         """
-        published = self.index.published_by_name.get(name)
+        published = self.index.published_by_name.get(node_name)
         tag = published.tag if published else None
         return (
             published is not None
             and published.complete
             and tag is not None
             and (tag.allocation_id, tag.phase) == (allocation.allocation_id, phase)
-            and self.is_there(name, allocation)
+            and self.is_there(node_name, allocation)
         )
 
     def has_tags(self, allocation: Allocation) -> bool:
@@ -115,17 +115,21 @@ class Sight:
         """
         return [use for use in self.foreign(allocation) if not use.reserved_class]
 
-    def is_closed(self, name: str, allocation: Allocation, *, final: bool) -> bool:
+    def is_closed(self, node_name: str, allocation: Allocation, *, final: bool) -> bool:
         """Return True if no pod of the workload can be placed on the node.
 
         That is so if the node shows the reservation as Draining, publishes nothing, is gone, or was given up by a user.
         `final`: the tag of another reservation, or none, is enough, because the workload will not be bound again. A
         node that shows this reservation as Pending may be about to show it as Bound: its plugin is late.
         """
-        published = self.index.published_by_name.get(name)
-        if published is None or not self.is_there(name, allocation) or self.index.node_by_name[name].out_of_service:
+        published = self.index.published_by_name.get(node_name)
+        if (
+            published is None
+            or not self.is_there(node_name, allocation)
+            or self.index.node_by_name[node_name].out_of_service
+        ):
             return True
-        if self.shows(name, allocation, Phase.DRAINING):
+        if self.shows(node_name, allocation, Phase.DRAINING):
             return True
         if not published.complete or not final:
             return False

@@ -64,7 +64,7 @@ class SparePool:
 
     def number(self, instance_type: str) -> int:
         """Return how many spares of a type are kept, if that many groups are free."""
-        return next((number for name, number in self.numbers if name == instance_type), 0)
+        return next((number for kept_type, number in self.numbers if kept_type == instance_type), 0)
 
     def of(self, free: Overlay, instance_type: str) -> tuple[Slot, ...]:
         """Return the spares among the free groups of four nodes of a type."""

@@ -343,7 +343,7 @@ class View:
         """Return the slots of reservations, to choose others near them in the network."""
         return self.slots_of({node_name for reservation in live.values() for node_name in reservation.allocation.nodes})
 
-    # The nodes that others left
+    # Free slots
 
     def replacing(self) -> View:
         """Return the view of one that asks for groups in place of others."""
@@ -391,45 +391,44 @@ class View:
         return suitable.needed_until(self.workload, self.now)
 
     def _free_that(self, test: Callable[[Slot], bool]) -> list[Slot]:
-        """Return the free slots that pass a test."""
         free = self.free()
         return [slot for kind in KINDS for slot in free.best(everywhere(kind)) if test(slot)]
 
     def shortage(self, count: int) -> Shortage:
         """Return why `count` more slots are not available."""
-        have = most_of_a_kind(self.free().of_a_kind())
-        if have >= count and self.workload.target is None:
+        free_count = most_of_a_kind(self.free().of_a_kind())
+        if free_count >= count and self.workload.target is None:
             lasting = self._free_that(self.lasts)
             number = most_of_a_kind(Counter(slot.kind for slot in lasting))
             if number < count:
-                return self._too_short(count, have, number)
-            good = (slot.kind for slot in lasting if suitable.is_qualified(self.workload, slot, self.now))
-            qualified = most_of_a_kind(Counter(good))
+                return self._too_short(count, free_count, number)
+            qualified_kinds = (slot.kind for slot in lasting if suitable.is_qualified(self.workload, slot, self.now))
+            qualified = most_of_a_kind(Counter(qualified_kinds))
             if qualified < count:
-                return self._not_qualified(count, have, qualified)
+                return self._not_qualified(count, free_count, qualified)
         return self.free_slots.shortage(self.workload, count, self._draft(), takes_spares=self.takes_spares)
 
-    def _not_qualified(self, count: int, have: int, qualified: int) -> Shortage:
+    def _not_qualified(self, count: int, free_count: int, qualified: int) -> Shortage:
         workload = self.workload
         hours = workload.qualified_within.total_seconds() / 3600
         requirement = (
             f"a test passed in the last {hours:.4g} h (spec.qualification.maxAge)" if hours else "no test failed twice"
         )
         text = (
-            f"needs {count} x {workload.size} {workload.instance_type} nodes; {have} of these groups are free, and on "
-            f"{qualified} of them {requirement}"
+            f"needs {count} x {workload.size} {workload.instance_type} nodes; {free_count} of these groups are free, "
+            f"and on {qualified} of them {requirement}"
         )
         return Shortage(Reason.NOT_QUALIFIED, text)
 
-    def _too_short(self, count: int, have: int, lasting: int) -> Shortage:
+    def _too_short(self, count: int, free_count: int, lasting: int) -> Shortage:
         workload = self.workload
         # No time of the day, which would be another one in each plan.
         hours = workload.expected.total_seconds() / 3600
         how_long = f" for {hours:.4g} h (spec.expectedDuration)" if workload.expected else ""
         minutes = int(self.limits.block_lead.total_seconds() // 60)
         text = (
-            f"needs {count} x {workload.size} {workload.instance_type} nodes{how_long}; {have} of these groups are "
-            f"free, and {lasting} of them in capacity blocks that last so long: EC2 takes instances back up to "
+            f"needs {count} x {workload.size} {workload.instance_type} nodes{how_long}; {free_count} of these groups "
+            f"are free, and {lasting} of them in capacity blocks that last so long: EC2 takes instances back up to "
             f"{minutes} min before the end of their block"
         )
         return Shortage(Reason.BLOCK_ENDS_TOO_SOON, text)

@@ -40,15 +40,15 @@ class Reports:
         self._hold = hold
         self._spells: dict[str, _Spell] = {}  # by Node
 
-    def gone(self, name: str) -> None:
+    def gone(self, node_name: str) -> None:
         """Forget a Node that was deleted."""
-        self._spells.pop(name, None)
+        self._spells.pop(node_name, None)
 
     def end_waits(self) -> None:
         """Count each Node as well that is: the clock was set back."""
-        for name, spell in self._spells.items():
+        for node_name, spell in self._spells.items():
             if spell.ended is not None:
-                self._spells[name] = replace(spell, ended=_LONG_AGO)
+                self._spells[node_name] = replace(spell, ended=_LONG_AGO)
 
     def follow(self, node: ClusterNode, before: ClusterNode | None, now: datetime.datetime) -> ClusterNode:
         """Return a Node as a plan should see it; `before` is what this returned last, None for a new Node."""
@@ -69,7 +69,7 @@ class Reports:
 
     def due(self, now: datetime.datetime) -> list[str]:
         """Return the names of the Nodes that were well for long enough."""
-        return [name for name, spell in self._spells.items() if self._is_over(spell, now)]
+        return [node_name for node_name, spell in self._spells.items() if self._is_over(spell, now)]
 
     def next_due(self) -> datetime.datetime | None:
         """Return when the next Node will have been well for long enough; None if none is recovering."""
@@ -88,8 +88,8 @@ def _reported(
     spell: _Spell | None, node: ClusterNode, began: datetime.datetime | None, now: datetime.datetime
 ) -> _Spell:
     """Return the spell of a Node that agents report now; `began` is when a new one did, if that was seen."""
-    said = dict(node.reported)
+    texts = dict(node.reported)
     if spell is None:
-        return _Spell(node.uid, said, began)
+        return _Spell(node.uid, texts, began)
     again = spell.ended is not None
-    return _Spell(node.uid, said | spell.texts, now if again else spell.began)
+    return _Spell(node.uid, texts | spell.texts, now if again else spell.began)

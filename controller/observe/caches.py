@@ -235,9 +235,9 @@ class Caches(Generic[IndexT]):
     def unreadable(self) -> dict[str, tuple[int, int]]:
         """The numbers of objects of which values, and of which the whole cannot be read, by the plural."""
         numbers = {}
-        for name, damaged in self.damaged.items():
+        for resource, damaged in self.damaged.items():
             partly = sum(bool(damage.paths) for damage in damaged.values())
-            numbers[name] = partly, len(damaged) - partly
+            numbers[resource] = partly, len(damaged) - partly
         return numbers
 
     async def _watch_namespaces(self) -> None:
@@ -284,11 +284,11 @@ class Caches(Generic[IndexT]):
         Raises ApiError.
         """
         if len(self.claims.items) > self._claims_for_a_node * len(nodes):
-            some = asyncio.Semaphore(NODES_AT_ONCE)
+            semaphore = asyncio.Semaphore(NODES_AT_ONCE)
             try:
                 async with asyncio.TaskGroup() as group:
                     for node in sorted(nodes):
-                        group.create_task(self._reread_claims_on(node, some))
+                        group.create_task(self._reread_claims_on(node, semaphore))
                 return
             except* Forbidden:
                 pass  # the ClusterRole of an earlier release does not allow to list pods
@@ -298,13 +298,13 @@ class Caches(Generic[IndexT]):
                 raise Unavailable(f"the list of pods cannot be read: {failed.exceptions[0]!r}") from None
         await self.claims.relist()
 
-    async def _reread_claims_on(self, node: str, some: asyncio.Semaphore) -> None:
+    async def _reread_claims_on(self, node: str, semaphore: asyncio.Semaphore) -> None:
         """Read the claims of a node's pods that the watch does not show on the node. Raises ApiError, MALFORMED.
 
         If a pod cannot be read, all claims are: its claims are not known.
         """
-        names: set[tuple[str, str]] = set()
-        async with some:
+        claim_keys: set[tuple[str, str]] = set()
+        async with semaphore:
             async for page in self._client.list(
                 PODS, most_bytes=projections.SMALL_PAGE_BYTES, fieldSelector=f"spec.nodeName={node}"
             ):
@@ -313,14 +313,14 @@ class Caches(Generic[IndexT]):
                     await self.claims.relist()
                     return
                 for pod in listed.objects:
-                    names |= {(pod.metadata.namespace, name) for name in pod.claims}
-            for namespace, name in sorted(names):
-                have = self.claims.items.get(f"{namespace}/{name}")
-                use: ClaimUse | None = have["value"] if have is not None else None
+                    claim_keys |= {(pod.metadata.namespace, claim_name) for claim_name in pod.claims}
+            for namespace, claim_name in sorted(claim_keys):
+                cached = self.claims.items.get(f"{namespace}/{claim_name}")
+                use: ClaimUse | None = cached["value"] if cached is not None else None
                 if use is None or node not in use.nodes:  # it may be shown where it was before
                     with contextlib.suppress(NotFound):
-                        raw = await self._client.get(RESOURCE_CLAIMS, namespace, name)
-                        check_identity(raw, namespace, name)
+                        raw = await self._client.get(RESOURCE_CLAIMS, namespace, claim_name)
+                        check_identity(raw, namespace, claim_name)
                         self.claims.remember_raw(raw)
 
     def index(self) -> IndexT:
@@ -367,15 +367,15 @@ class Caches(Generic[IndexT]):
         for node_name in self._reports.due(now):
             item = self.nodes.items.get(f"/{node_name}")
             changed.setdefault(node_name, None if item is None else item["value"])
-        for name, node in changed.items():
-            before = index.node_by_name.get(name)
+        for node_name, node in changed.items():
+            before = index.node_by_name.get(node_name)
             if node is None:
-                self._reports.gone(name)
-                index.put_node(name, None)
+                self._reports.gone(node_name)
+                index.put_node(node_name, None)
                 continue
             after = self._reports.follow(node, before, now)
             if after is not before and after != before:  # a heartbeat changes nothing
-                index.put_node(name, after)
+                index.put_node(node_name, after)
 
     def next_recovery(self) -> datetime.datetime | None:
         """Return when the next Node counts as well that agents reported; None if none is about to."""

@@ -87,9 +87,9 @@ def cluster_node(
     closing = {key for key, effect in effects if effect in ("NoSchedule", "NoExecute")}
     leaving = any(map(taints.announces_removal, closing))
     our_labels = {}
-    for name, value in labels.items():
-        if name.startswith(names.ULTRASERVER_LABELS):
-            our_labels[_ONE_TEXT.get(name, name)] = str(value)
+    for label, text in labels.items():
+        if label.startswith(names.ULTRASERVER_LABELS):
+            our_labels[_ONE_TEXT.get(label, label)] = str(text)
     block_end, block_problem = _block_end(meta, block_annotation)
     internal_ips = (address["address"] for address in addresses if address.get("type") == "InternalIP")
     return ClusterNode(
@@ -125,14 +125,14 @@ def claim_use(item: Wire) -> ClaimUse | None:
     """Return the Neuron nodes on which a claim is allocated; None without any, or if all have adminAccess."""
     meta, status = item["metadata"], item.get("status") or {}
     devices = (status.get("allocation") or {}).get("devices") or {}
-    results = []
-    for result in devices.get("results") or []:
-        if result.get("driver") == names.DRIVER and not result.get("adminAccess"):
-            results.append(result)
-    if not results:
+    device_results = []
+    for device_result in devices.get("results") or []:
+        if device_result.get("driver") == names.DRIVER and not device_result.get("adminAccess"):
+            device_results.append(device_result)
+    if not device_results:
         return None
     classes = _classes(item)
-    used_classes = {classes.get(str(result.get("request"))) for result in results}
+    used_classes = {classes.get(str(device_result.get("request"))) for device_result in device_results}
     workload_id, workload_uid = workload_named(devices)
     consumers = status.get("reservedFor") or []
     pods = []
@@ -143,7 +143,7 @@ def claim_use(item: Wire) -> ClaimUse | None:
     return ClaimUse(
         namespace=str(meta.get("namespace", "")),
         name=meta["name"],
-        nodes=tuple(sorted({str(result.get("pool")) for result in results})),
+        nodes=tuple(sorted({str(device_result.get("pool")) for device_result in device_results})),
         workload_uid=workload_uid,
         pods=tuple(sorted(pods)),
         reserved_class=WORKLOAD_CLASS in used_classes,
@@ -152,14 +152,14 @@ def claim_use(item: Wire) -> ClaimUse | None:
     )
 
 
-def _consumer(entry: Wire) -> Consumer:
-    return Consumer(str(entry.get("apiGroup") or ""), str(entry.get("resource")), str(entry.get("name")))
+def _consumer(consumer: Wire) -> Consumer:
+    return Consumer(str(consumer.get("apiGroup") or ""), str(consumer.get("resource")), str(consumer.get("name")))
 
 
 def workload_named(devices: Wire) -> tuple[str | None, str | None]:
     """Return name and UID of the workload in the configuration for our driver; of several entries the last counts."""
-    for entry in reversed(devices.get("config") or []):
-        opaque = entry.get("opaque") or {}
+    for config in reversed(devices.get("config") or []):
+        opaque = config.get("opaque") or {}
         parameters = opaque.get("parameters")
         if opaque.get("driver") == names.DRIVER and isinstance(parameters, Mapping) and parameters.get("workloadId"):
             uid = parameters.get("workloadUid")
@@ -305,8 +305,8 @@ def namespace(item: Wire) -> Namespace:
 def _mode(template: Wire) -> int | None:
     """Return ultraserverMode of the template's UltraServerConfig, a number of nodes; None without one."""
     devices = ((template.get("spec") or {}).get("spec") or {}).get("devices") or {}
-    for entry in devices.get("config") or []:
-        parameters = (entry.get("opaque") or {}).get("parameters")
+    for config in devices.get("config") or []:
+        parameters = (config.get("opaque") or {}).get("parameters")
         if isinstance(parameters, Mapping):
             mode = parameters.get("ultraserverMode")
         else:

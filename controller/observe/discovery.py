@@ -71,7 +71,8 @@ def discover(snapshot: FleetSnapshot) -> tuple[Group, ...]:
     shown = {published.name for group in members.values() for published in group}
     stored = {ultraserver.name: ultraserver for ultraserver in snapshot.ultraservers}
     groups = (
-        group_of(name, members.get(name, []), stored.get(name), nodes, shown) for name in sorted({*members, *stored})
+        group_of(ultraserver_name, members.get(ultraserver_name, []), stored.get(ultraserver_name), nodes, shown)
+        for ultraserver_name in sorted({*members, *stored})
     )
     return tuple(group for group in groups if group is not None)
 
@@ -163,7 +164,6 @@ def _away(
 
 
 def _numbers_used_twice(topology: Sequence[Mapping[str, Any]]) -> set[int]:
-    """Return the node numbers that several nodes have."""
     uses = Counter(entry["nodeId"] for entry in topology)
     return {number for number, times in uses.items() if times > 1}
 
@@ -203,8 +203,8 @@ class _Facts:
 
     def cordoned(self) -> tuple[str, ...]:
         """Return the names of its cordoned nodes."""
-        names = (entry["nodeName"] for entry in self.topology)
-        return tuple(name for name in names if not self.nodes[name].schedulable)
+        node_names = (entry["nodeName"] for entry in self.topology)
+        return tuple(node_name for node_name in node_names if not self.nodes[node_name].schedulable)
 
     def ends(self) -> dict[str, datetime.datetime]:
         """Return when the capacity blocks of its nodes end, where that is known."""
@@ -264,10 +264,10 @@ class _Facts:
         return (Problem("DuplicateNodeId", f"several nodes publish the same number of this UltraServer: {numbers}"),)
 
     def _node_states(self) -> Iterator[Problem]:
-        names = [entry["nodeName"] for entry in self.topology]
-        not_ready = sorted(name for name in names if not self.nodes[name].ready)
+        node_names = [entry["nodeName"] for entry in self.topology]
+        not_ready = sorted(node_name for node_name in node_names if not self.nodes[node_name].ready)
         yield from _if(not_ready, "NodeNotReady", "nodes that are not Ready: {}")
-        reported = [self.nodes[name].report for name in names if self.nodes[name].reported]
+        reported = [self.nodes[node_name].report for node_name in node_names if self.nodes[node_name].reported]
         yield from _if(reported, "NodeUnhealthy", "nodes that agents report as unhealthy, which cannot be reserved: {}")
         yield from _if(self.cordoned(), "NodeCordoned", "cordoned nodes, which cannot be reserved: {}")
         silent = [entry["nodeName"] for entry in self.away]
@@ -326,11 +326,11 @@ def _entry(published: PublishedNode, number: int, nodes: Mapping[str, ClusterNod
     }
 
 
-def _link(name: str, up: bool | None) -> dict[str, str]:
+def _link(field_name: str, up: bool | None) -> dict[str, str]:
     """Return the field of a link status; none while it is unknown."""
     if up is None:
         return {}
-    return {name: "up" if up else "down"}
+    return {field_name: "up" if up else "down"}
 
 
 def _identity(present: Sequence[PublishedNode], nodes: Mapping[str, ClusterNode]) -> Iterator[Problem]:
@@ -368,15 +368,15 @@ def _missing(
     reserved: set[str] = set()
     for reservation in reservations:
         reserved.update(reservation.allocation.nodes)
-    gone = sorted(reserved - present)
+    gone_nodes = sorted(reserved - present)
     is_short = len(topology) < expected
-    if not is_short and not gone:
+    if not is_short and not gone_nodes:
         return ()
     text = "reserved nodes are gone"
     if is_short:
         text = f"{len(topology)} of {expected} nodes exist"
-    if gone:
-        text += f"; gone: {shortened(gone)}"
+    if gone_nodes:
+        text += f"; gone: {shortened(gone_nodes)}"
     return (Problem("NodeMissing", text),)
 
 
@@ -414,7 +414,7 @@ def _quarantined(stored: UltraServer | None, nodes: Mapping[str, ClusterNode]) -
 
 
 def _may_still_run_pods(node: ClusterNode) -> bool:
-    """Return True for a node that does not answer, and that nobody declared to be out of service."""
+    """Return True for a NotReady node without the out-of-service taint."""
     return not node.ready and not node.out_of_service
 
 

@@ -56,7 +56,7 @@ class GroupResult:
 
     def is_of(self, uids: Mapping[str, str]) -> bool:
         """Return True if the tested nodes are those of today, given the UIDs of Nodes by name."""
-        return all(uids.get(name) == uid for name, uid in zip(self.nodes, self.node_uids, strict=True))
+        return all(uids.get(node_name) == uid for node_name, uid in zip(self.nodes, self.node_uids, strict=True))
 
 
 def read(status: Wire) -> tuple[GroupResult, ...]:
@@ -76,12 +76,12 @@ def _entry(entry: Any) -> GroupResult | None:
     if not (_are_texts(nodes) and _are_texts(uids) and len(nodes) == len(uids)):
         return None
     tested_at = _time(entry.get("testedAt"))
-    name, verdict = entry.get("qualification"), entry.get("verdict")
-    if tested_at is None or not isinstance(name, str) or verdict not in ("Passed", "Failed"):
+    qualification, verdict = entry.get("qualification"), entry.get("verdict")
+    if tested_at is None or not isinstance(qualification, str) or verdict not in ("Passed", "Failed"):
         return None
     figures = entry.get("figures")
     return GroupResult(
-        qualification=name,
+        qualification=qualification,
         generation=_number(entry.get("generation")),
         nodes=tuple(nodes),
         node_uids=tuple(uids),
@@ -108,9 +108,9 @@ def _number(value: Any) -> int:
 
 def _figures(figures: Mapping[Any, Any]) -> dict[str, float]:
     readable: dict[str, float] = {}
-    for name, value in figures.items():
-        if isinstance(name, str) and type(value) in (int, float) and is_figure(value):
-            readable[name] = float(value)
+    for figure_name, figure in figures.items():
+        if isinstance(figure_name, str) and type(figure) in (int, float) and is_figure(figure):
+            readable[figure_name] = float(figure)
     return readable
 
 

@@ -93,11 +93,11 @@ def published_slice(item: Wire) -> PublishedSlice | None:
     return PublishedSlice(int(pool.get("generation") or 0), int(pool.get("resourceSliceCount") or 1), node)
 
 
-def _node_uid(item: Wire, name: str) -> str:
+def _node_uid(item: Wire, node_name: str) -> str:
     """Return the UID of the Node that owns a slice; empty without owners. What is owned by others only is no Node's."""
     owners = (item.get("metadata") or {}).get("ownerReferences") or []
     for owner in (referenced(reference, "") for reference in owners):
-        if (owner.group, owner.kind, owner.name) == ("", "Node", name):
+        if (owner.group, owner.kind, owner.name) == ("", "Node", node_name):
             return owner.uid
     return _OF_ANOTHER if owners else ""
 

@@ -45,15 +45,15 @@ class _Consumer(msgspec.Struct):
     uid: str = ""
 
 
-def claim(raw: Raw, have: Item | None) -> Item | None:
+def claim(raw: Raw, last_read: Item | None) -> Item | None:
     """Return what an unreadable claim holds; nodes that only its pods show are added by `PodNodes`."""
     who = objects.identity(raw)
     pods = _pods(raw)
     try:
         results = objects.value_at(raw, RESULTS, _Results)
     except MALFORMED:
-        if have is not None:
-            return have
+        if last_read is not None:
+            return last_read
         return _item(_use(who, (), pods))
     nodes = set()
     for result in results or ():
@@ -68,8 +68,8 @@ def existing(make: Callable[[Any], Any], spec: object = UNREADABLE) -> Salvage:
     It returns what was last read, else the stand-in that `make` returns.
     """
 
-    def salvage(raw: Raw, have: Item | None) -> Item | None:
-        return have if have is not None else stand_in(make, raw, spec)
+    def salvage(raw: Raw, last_read: Item | None) -> Item | None:
+        return last_read if last_read is not None else stand_in(make, raw, spec)
 
     return salvage
 
@@ -80,9 +80,9 @@ def until_deleted(make: Callable[[Any], Any]) -> Salvage:
     That needs only its metadata.
     """
 
-    def salvage(raw: Raw, have: Item | None) -> Item | None:
-        if have is not None and not metadata(raw).get("deletionTimestamp"):
-            return have
+    def salvage(raw: Raw, last_read: Item | None) -> Item | None:
+        if last_read is not None and not metadata(raw).get("deletionTimestamp"):
+            return last_read
         return stand_in(make, raw)
 
     return salvage
@@ -141,28 +141,30 @@ class PodNodes:
 
     async def find(self) -> None:
         """Add the nodes of the pods of each claim that is not placed yet. Errors are logged."""
-        some = asyncio.Semaphore(AT_ONCE)
+        semaphore = asyncio.Semaphore(AT_ONCE)
         items = {key: self._claims.items.get(key) for key in self._claims.damaged}
-        await asyncio.gather(*(self._place(key, item, some) for key, item in items.items() if item is not None))
+        await asyncio.gather(*(self._place(key, item, semaphore) for key, item in items.items() if item is not None))
 
-    async def _place(self, key: str, item: Item, some: asyncio.Semaphore) -> None:
+    async def _place(self, key: str, item: Item, semaphore: asyncio.Semaphore) -> None:
         use: ClaimUse | None = item["value"]
         if use is None or use.nodes:
             return
-        async with some:
+        async with semaphore:
             nodes = {await self._node_of(use.namespace, *pod) for pod in use.pods} - {""}
         if nodes and self._claims.items.get(key) is item:
             placed = ClaimUse(use.namespace, use.name, tuple(sorted(nodes)), None, use.pods)
             self._claims.put(key, {**item, "value": placed})
             self._on_change()
 
-    async def _node_of(self, namespace: str, name: str, uid: str) -> str:
+    async def _node_of(self, namespace: str, pod_name: str, uid: str) -> str:
         """Return the node of a pod; empty if it has none or cannot be read."""
         try:
-            pod = await self._client.read(PODS, namespace, name)
+            pod = await self._client.read(PODS, namespace, pod_name)
             if pod["metadata"]["uid"] == uid:
                 return str((pod.get("spec") or {}).get("nodeName") or "")
             return ""
         except (ApiError, *MALFORMED) as err:
-            log.warning("a pod could not be read", extra={"pod": f"{namespace}/{name}", "error": str(err) or repr(err)})
+            log.warning(
+                "a pod could not be read", extra={"pod": f"{namespace}/{pod_name}", "error": str(err) or repr(err)}
+            )
             return ""

@@ -31,8 +31,8 @@ def adopt_entries(index: FleetIndex, holdings: Holdings, now: datetime.datetime)
         for unread_entry in unread:
             workload = workloads.get(unread_entry.official.workload) if unread_entry.official else None
             try:
-                others = [*holdings.of(workload.uid), *taken] if workload else taken
-                allocation_or_entry = _adopted(unread_entry, workload, others, index, ultraserver_name, now)
+                other_reservations = [*holdings.of(workload.uid), *taken] if workload else taken
+                allocation_or_entry = _adopted(unread_entry, workload, other_reservations, index, ultraserver_name, now)
             except Exception as err:
                 errors[ultraserver_name] = err
                 allocation_or_entry = unread_entry
@@ -47,7 +47,7 @@ def adopt_entries(index: FleetIndex, holdings: Holdings, now: datetime.datetime)
 def _adopted(
     unread_entry: UnreadAllocation,
     workload: Workload | None,
-    others: Iterable[Reservation],
+    other_reservations: Iterable[Reservation],
     index: FleetIndex,
     ultraserver: str,
     now: datetime.datetime,
@@ -71,7 +71,9 @@ def _adopted(
         tagged_allocation = _identified(official, tag.workload_uid, tag.allocation_id, index, now)
         return replace(tagged_allocation, only_shown=True)
     copied = _ids_in_status(workload, official) if workload else set()
-    why = _why_not_adopted(official, workload, others, proven=bool(copied) or (tag is not None and not another))
+    why = _why_not_adopted(
+        official, workload, other_reservations, proven=bool(copied) or (tag is not None and not another)
+    )
     if workload is None or why:
         return replace(unread_entry, problem=why)
     ids = _ids_in_tags(index, workload, official) or copied
@@ -96,7 +98,7 @@ def _shown(index: FleetIndex, official: Allocation) -> Tag | None:
 
 
 def _why_not_adopted(
-    official: Allocation, workload: Workload | None, others: Iterable[Reservation], *, proven: bool
+    official: Allocation, workload: Workload | None, other_reservations: Iterable[Reservation], *, proven: bool
 ) -> str:
     """Return why the workload of an entry is not certain; empty if it is.
 
@@ -112,7 +114,9 @@ def _why_not_adopted(
         return f"{entry} has workload UID {official.workload_uid}, and the workload's is {workload.uid}"
     if proven or workload.deleting or official.phase is not Phase.BOUND:
         return ""
-    held_indices = {(reservation.allocation.holder, reservation.allocation.ultraserver_index) for reservation in others}
+    held_indices = {
+        (reservation.allocation.holder, reservation.allocation.ultraserver_index) for reservation in other_reservations
+    }
     if (workload.uid, official.ultraserver_index) in held_indices:
         return f"{entry} has the index of another group of the workload"
     if official.ultraserver_index >= workload.count:

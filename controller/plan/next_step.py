@@ -81,7 +81,7 @@ def deleted(view: View) -> Step | None:
         return Step(
             Verdict(State.DEALLOCATING, Reason.UNREADABLE_RESERVATION, view.unreadable), release.held, release.actions
         )
-    other_finalizers = tuple(name for name in workload.finalizers if name != FINALIZER)
+    other_finalizers = tuple(finalizer for finalizer in workload.finalizers if finalizer != FINALIZER)
     return Step(None, release.held, (*release.actions, SetFinalizers.of(workload, other_finalizers)))
 
 

@@ -100,15 +100,16 @@ def steps(
     ledger.find_spares()
     ledger.end_turns()
     names = ledger.touched
-    others: list[Action] = []
-    reservations: list[WriteUltraServerStatus] = []
+    other_writes: list[Action] = []
+    reservation_writes: list[WriteUltraServerStatus] = []
     for first in range(0, len(names), ULTRASERVERS_A_STEP):
         yield
-        more = ultraserver_writes.writes(ledger, names[first : first + ULTRASERVERS_A_STEP])
-        others += more[0]
-        reservations += more[1]
-    written = {ultraserver_writes.object_of(action) for action in (*others, *reservations)}
-    return _plan(ledger, written, others, reservations)
+        names_of_step = names[first : first + ULTRASERVERS_A_STEP]
+        object_writes, status_writes = ultraserver_writes.writes(ledger, names_of_step)
+        other_writes += object_writes
+        reservation_writes += status_writes
+    written = {ultraserver_writes.object_of(action) for action in (*other_writes, *reservation_writes)}
+    return _plan(ledger, written, other_writes, reservation_writes)
 
 
 def begin(index: FleetIndex, now: datetime.datetime, limits: Limits, known: Known, kept: Kept) -> Ledger:
@@ -145,23 +146,26 @@ def begin(index: FleetIndex, now: datetime.datetime, limits: Limits, known: Know
 
 
 def _plan(
-    ledger: Ledger, written: Set[str], others: Sequence[Action], reservations: Sequence[WriteUltraServerStatus]
+    ledger: Ledger,
+    written: Set[str],
+    other_writes: Sequence[Action],
+    reservation_writes: Sequence[WriteUltraServerStatus],
 ) -> Plan:
     """Return the plan of a complete ledger.
 
-    - `written`: the UltraServers that need the writes `others` and `reservations`.
+    - `written`: the UltraServers that need the writes `other_writes` and `reservation_writes`.
     """
     sight, index, writes = ledger.sight, ledger.index, ledger.writes
-    suspects, explained = _suspects(ledger), _explained(ledger, reservations)
+    suspects, explained = _suspects(ledger), _explained(ledger, reservation_writes)
     labelled = node_labels.changes(index, ledger.unsettled_nodes)
     ends = (end - sight.limits.told_before_end for end in index.block_ends)
     moments = (moment for moment in (*ledger.recheck, *ends) if moment > sight.now)
     return Plan(
         actions=(
-            *others,
+            *other_writes,
             *labelled,
             *writes.before,
-            *reservations,
+            *reservation_writes,
             *writes.after,
             *explained,
             *writes.last,
@@ -187,14 +191,14 @@ def _plan(
     )
 
 
-def _explained(ledger: Ledger, reservations: Sequence[WriteUltraServerStatus]) -> list[Action]:
+def _explained(ledger: Ledger, reservation_writes: Sequence[WriteUltraServerStatus]) -> list[Action]:
     """Return the writes of statuses; that of a workload with a write that was rejected says only that.
 
     Its whole status waits for those writes, and would say what held before them: perhaps for ever.
     """
     known, status_writes = ledger.sight.known, ledger.writes.statuses
     waiting: dict[str, list[str]] = {}
-    for write in reservations:
+    for write in reservation_writes:
         for uid in write.owners if write.name in known.unwritable else ():
             waiting.setdefault(uid, []).append(write.name)
     hindered_uids = waiting.keys() | known.rejected.keys()

@@ -49,7 +49,6 @@ def ordered(
 
 
 def _order(workload: Workload, reservations: Held, priorities: Mapping[str, int], now: datetime.datetime) -> Order:
-    """Return the sort key of a workload."""
     grows = bool(reservations.bound) and reservations.opened < workload.count
     settled = bool(reservations) and not grows
     since = waits_since(workload, now) if grows else workload.created
@@ -114,10 +113,10 @@ def held_back(view: View, first: Workload) -> tuple[placement.Shortage, tuple[Tu
         turn = Turn(began, view.now)
         noted = key, turn
     until = min(_starving_until(first, view), _turn_until(turn, view))
-    other = tenants.shown("workload", first.namespace, first.name, reader=view.workload.namespace)
+    starving_text = tenants.shown("workload", first.namespace, first.name, reader=view.workload.namespace)
     shortage = placement.Shortage(
         Reason.WAITS_FOR_OLDER,
-        f"{other} has waited longer for {first.count} x {first.size} nodes and goes first, until "
+        f"{starving_text} has waited longer for {first.count} x {first.size} nodes and goes first, until "
         f"{objects.time(until)} at the latest",
     )
     return shortage, noted
