@@ -122,9 +122,9 @@ class FreeSlots:
     def capacity(self, instance_type: str, size: int, kind: str | None, *, takes_spares: bool = True) -> int:
         """Return the number of slots, free or not, of one resourceType; without `kind`, of the more frequent one."""
         capacity = self._index.capacity(instance_type, size, kind)
-        number = 0 if takes_spares else self._pool.number(instance_type)
-        if number:
-            capacity -= min(number, self._index.capacity(instance_type, SIZE, kind)) * (SIZE // size)
+        spares = 0 if takes_spares else self._pool.number(instance_type)
+        if spares:
+            capacity -= min(spares, self._index.capacity(instance_type, SIZE, kind)) * (SIZE // size)
         return max(0, capacity)
 
     def shortage(
@@ -216,9 +216,11 @@ def _closed(taken: Container[str], kept: Sequence[placement.Slot]) -> _Closed:
     return _Closed(taken, frozenset(node_name for slot in kept for node_name in slot.nodes))
 
 
-def _shortage(tally: placement.Tally, workload: Workload, count: int, free_count: int, soon: int) -> placement.Shortage:
-    """Return why `count` more slots are not available; `soon`: with the objects that are being created."""
-    if soon >= count > free_count:
+def _shortage(
+    tally: placement.Tally, workload: Workload, count: int, free_count: int, soon_free: int
+) -> placement.Shortage:
+    """Return why `count` more slots are not available; `soon_free`: with the objects that are being created."""
+    if soon_free >= count > free_count:
         text = "the NeuronUltraServer objects of free nodes are being created"
         return placement.Shortage(Reason.CREATING_ULTRASERVERS, text)
     return placement.shortage(tally, workload, free_count, count)

@@ -141,13 +141,13 @@ class Held:
         """
         live = self.live()
         size = max(groups, max(live, default=-1) + 1) * nodes_a_group
-        first = live.get(0)
+        first_group = live.get(0)
 
         def published(reservation: Reservation) -> Reservation:
             allocation = reservation.allocation
             rank0_node, address = allocation.rank0_node, allocation.rendezvous
-            if first is not None:
-                rank0_node, address = first.allocation.nodes[0], rendezvous
+            if first_group is not None:
+                rank0_node, address = first_group.allocation.nodes[0], rendezvous
             same = (allocation.world_size, allocation.rank0_node, allocation.rendezvous) == (size, rank0_node, address)
             if same or live.get(allocation.ultraserver_index) is not reservation:
                 return reservation

@@ -60,14 +60,14 @@ class Quota:
         sizes = self._holdings.sizes(workload.uid, reservations)
         sizes_before = self._holdings.sizes(workload.uid, self._holdings.of(workload.uid))
         reserved_nodes = self._holdings.nodes_of_namespace(namespace) + sum(sizes.values()) - sum(sizes_before.values())
-        new = sum(max(0, workload.size - sizes.get(index, 0)) for index in indices)
-        if not new or reserved_nodes + new <= limit:
+        new_nodes = sum(max(0, workload.size - sizes.get(index, 0)) for index in indices)
+        if not new_nodes or reserved_nodes + new_nodes <= limit:
             return None
         where = f"annotation {LIMIT_ANNOTATION}" if limit_text else "the default of this cluster"
         return Shortage(
             Reason.NAMESPACE_LIMIT,
             f"namespace {namespace} has reserved {reserved_nodes} of the {limit} nodes that it may reserve ({where}), "
-            f"and this needs {new} more: lower serverCount, delete another workload, or have the limit raised",
+            f"and this needs {new_nodes} more: lower serverCount, delete another workload, or have the limit raised",
         )
 
     def _limit_text(self, namespace: str) -> str | None:

@@ -176,7 +176,7 @@ class View:
             known.priorities.get(workload.priority_class),
             known.room.get(workload.uid),
             self.starving,
-            *(self.turns.get(key) for key in keys),
+            *(self.turns.get(turn_key) for turn_key in keys),
             None if index.namespaces is None else index.namespaces.get(workload.namespace, False),
             self.holdings.nodes_of_namespace(workload.namespace),
         )
@@ -316,7 +316,7 @@ class View:
         pending = (self._reservation(index, slot) for index, slot in zip(indices, slots, strict=True))
         return self.having(self.held.add(*pending))
 
-    def _reservation(self, number: int, slot: Slot) -> Reservation:
+    def _reservation(self, group_index: int, slot: Slot) -> Reservation:
         """Return a Pending reservation.
 
         The allocationId contains the object's resourceVersion, which guards the write: no two written reservations can
@@ -324,7 +324,7 @@ class View:
         """
         workload, index = self.workload, self.sight.index
         stored = index.ultraserver_by_name[slot.ultraserver]
-        parts = (stored.uid, stored.version, workload.uid, str(number), *slot.nodes)
+        parts = (stored.uid, stored.version, workload.uid, str(group_index), *slot.nodes)
         allocation = Allocation(
             workload_namespace=workload.namespace,
             workload_name=workload.name,
@@ -333,7 +333,7 @@ class View:
             phase=Phase.PENDING,
             nodes=slot.nodes,
             node_count=len(slot.nodes),
-            ultraserver_index=number,
+            ultraserver_index=group_index,
             allocated_at=objects.time(self.now),
             node_uids=tuple(index.node_by_name[node_name].uid for node_name in slot.nodes),
         )
@@ -399,9 +399,9 @@ class View:
         free_count = most_of_a_kind(self.free().of_a_kind())
         if free_count >= count and self.workload.target is None:
             lasting = self._free_that(self.lasts)
-            number = most_of_a_kind(Counter(slot.kind for slot in lasting))
-            if number < count:
-                return self._too_short(count, free_count, number)
+            lasting_count = most_of_a_kind(Counter(slot.kind for slot in lasting))
+            if lasting_count < count:
+                return self._too_short(count, free_count, lasting_count)
             qualified_kinds = (slot.kind for slot in lasting if suitable.is_qualified(self.workload, slot, self.now))
             qualified = most_of_a_kind(Counter(qualified_kinds))
             if qualified < count:

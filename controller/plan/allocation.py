@@ -29,18 +29,18 @@ def allocate(view: View, broken: set[str], *, withdrawn: bool) -> Step:
     dropped = _drop_unusable(view, broken)
     reserved = _reserve(dropped.view, opened)
     spare = migration.replace(reserved.view, broken)
-    last, waiting = binding.bind(spare.view, spare.closing, opened)
+    bound_view, untagged_nodes = binding.bind(spare.view, spare.closing, opened)
     done = Done(
-        view=last,
+        view=bound_view,
         shortage=reserved.shortage,
         spare=spare.shortage,
         leaving=dropped.leaving,
-        waiting=waiting,
+        waiting=untagged_nodes,
         skipped="; ".join(f"skipped: {text}" for text in dropped.reasons),
-        moves=verdicts.describe_moves(last),
+        moves=verdicts.describe_moves(bound_view),
     )
     actions = (*dropped.actions, *verdicts.templates(done))
-    return Step(verdicts.verdict(done), last.held, actions, withdrawn, reserved.starves, reserved.turn)
+    return Step(verdicts.verdict(done), bound_view.held, actions, withdrawn, reserved.starves, reserved.turn)
 
 
 # -- reservations ------------------------------------------------------------------------------------------------------
@@ -186,14 +186,14 @@ def _reserve(view: View, opened: int) -> _Reserved:
     repairs = missing[-1] < opened
     if repairs or view.was_restarted:
         view = view.replacing()
-    first = None if repairs else queue.goes_first(view)
-    if first is None:
+    starving = None if repairs else queue.goes_first(view)
+    if starving is None:
         chosen = view.choose(len(missing), view.near(live))
         if chosen is not None:
             return _Reserved(view.reserving(missing, chosen))
         shortage, turn = view.shortage(len(missing)), None
     else:
-        shortage, turn = queue.held_back(view, first)
+        shortage, turn = queue.held_back(view, starving)
     without_first = _without_first_reservation(view)
     largest = _exceeds_fleet(without_first, live, kind)
     if largest is not None:

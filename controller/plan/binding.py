@@ -48,11 +48,11 @@ def _address(view: View) -> Rendezvous | None:
 
     The stored address of the host stays while its Node does not exist or has none.
     """
-    workload, first = view.workload, view.held.live().get(0)
-    if first is None or view.sight.known.without_services:
+    workload, first_group = view.workload, view.held.live().get(0)
+    if first_group is None or view.sight.known.without_services:
         return None
     mode = workload.rendezvous if workload.rendezvous in rendezvous.MODES else ""
-    stored_rendezvous, first_node = first.allocation.rendezvous, view.sight.node(first.allocation.nodes[0])
+    stored_rendezvous, first_node = first_group.allocation.rendezvous, view.sight.node(first_group.allocation.nodes[0])
     host_ip = (first_node.internal_ip if first_node else "") or (stored_rendezvous.host_ip if stored_rendezvous else "")
     address = rendezvous.address(workload.namespace, workload.name)
     return Rendezvous(address, mode, host_ip if mode == rendezvous.HOST else "")

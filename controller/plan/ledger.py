@@ -118,15 +118,15 @@ class Ledger:
     def view(self, workload: Workload) -> View:
         """Return what the decision about a workload depends on, after the steps so far."""
         index, holdings = self.index, self.holdings
-        key = (workload.namespace, workload.template_name)
-        rival = self.contested.get(key)
+        template_key = (workload.namespace, workload.template_name)
+        rival = self.contested.get(template_key)
         return View(
             workload=workload,
             strategy=STRATEGIES.get(workload.strategy, NO_OP),
             held=holdings.of(workload.uid),
             stored=Held.of(index.held(workload.uid)),
             sight=self.sight.anew(),
-            template=index.template_by_key.get(key),
+            template=index.template_by_key.get(template_key),
             templates=index.templates_of(workload.identity),
             rival=None if rival is None or rival.uid == workload.uid else rival,
             entries=holdings.unread,
@@ -181,8 +181,8 @@ class Ledger:
         if step.starving:
             self.starving.setdefault(workload.instance_type, workload)
         if step.turn is not None:
-            key, turn = step.turn
-            self.turns[key] = turn
+            turn_key, turn = step.turn
+            self.turns[turn_key] = turn
         if step.starting is not None:
             self.starting.append(step.starting)
         if step.meeting is not None:
@@ -218,7 +218,8 @@ class Ledger:
         for instance_type, _ in self.sight.limits.spares:
             for slot in self.free_slots.spares(instance_type):
                 self.spares.setdefault(slot.ultraserver, []).append(slot)
-                if slot.until is not None:  # it is a spare until then
+                if slot.until is not None:
+                    # The group is still a spare at exactly this time, so the next plan is due a second later.
                     self.recheck.append(slot.until - self.sight.limits.block_lead + datetime.timedelta(seconds=1))
 
     def end_turns(self) -> None:
@@ -246,8 +247,8 @@ class Ledger:
         verdict, sight = self.verdicts.get(workload.uid), self.sight
         if verdict is None or verdict.reason not in WAITING:
             return False
-        ends = queue.starving_until(workload, sight.now, sight.limits)
-        return queue.waits_since(workload, sight.now) <= turn.last and sight.now < ends
+        starving_until = queue.starving_until(workload, sight.now, sight.limits)
+        return queue.waits_since(workload, sight.now) <= turn.last and sight.now < starving_until
 
     @property
     def touched(self) -> list[str]:

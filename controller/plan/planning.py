@@ -42,6 +42,7 @@ __all__ = ["DEFAULT_LIMITS", "Limits", "plan"]
 
 WORKLOADS_A_STEP = 8
 ULTRASERVERS_A_STEP = 64
+"""The leader renews its Lease between steps: in one piece, a plan of a large fleet could take longer than the Lease."""
 
 
 def plan(snapshot: FleetSnapshot, now: datetime.datetime, limits: Limits = DEFAULT_LIMITS) -> Plan:

@@ -56,12 +56,12 @@ def unschedulable(pods: Iterable[Wire], starting: Starting, now: datetime.dateti
     messages_by_pod = {pod["metadata"]["name"]: message for pod, message in refused(pods, starting, now)}
     if not messages_by_pod:
         return ""
-    first = min(messages_by_pod)
-    number = "1 pod" if len(messages_by_pod) == 1 else f"{len(messages_by_pod)} pods"
+    first_pod = min(messages_by_pod)
+    how_many = "1 pod" if len(messages_by_pod) == 1 else f"{len(messages_by_pod)} pods"
     return (
-        f"{number} cannot be scheduled although reserved nodes are idle "
+        f"{how_many} cannot be scheduled although reserved nodes are idle "
         f"({shortened(starting.idle)}): other pods may have taken the CPU, memory or EFA interfaces there; "
-        f"{starting.namespace}/{first}: {messages_by_pod[first]}"
+        f"{starting.namespace}/{first_pod}: {messages_by_pod[first_pod]}"
     )
 
 

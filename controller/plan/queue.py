@@ -100,23 +100,23 @@ def goes_first(view: View) -> Workload | None:
     return view.starving
 
 
-def held_back(view: View, first: Workload) -> tuple[placement.Shortage, tuple[TurnKey, Turn] | None]:
+def held_back(view: View, starving: Workload) -> tuple[placement.Shortage, tuple[TurnKey, Turn] | None]:
     """Return the shortage of a workload that must not pass a starving one, and the turn of the other's namespace.
 
     Workloads of one namespace use up no turn by holding back each other.
     """
-    key = first.instance_type, first.namespace
-    turn = view.turns.get(key)
+    turn_key = starving.instance_type, starving.namespace
+    turn = view.turns.get(turn_key)
     noted = None
-    if first.namespace != view.workload.namespace:
+    if starving.namespace != view.workload.namespace:
         began = view.now if turn is None else min(turn.began, view.now)  # the clock may have been set back
         turn = Turn(began, view.now)
-        noted = key, turn
-    until = min(_starving_until(first, view), _turn_until(turn, view))
-    starving_text = tenants.shown("workload", first.namespace, first.name, reader=view.workload.namespace)
+        noted = turn_key, turn
+    until = min(_starving_until(starving, view), _turn_until(turn, view))
+    starving_text = tenants.shown("workload", starving.namespace, starving.name, reader=view.workload.namespace)
     shortage = placement.Shortage(
         Reason.WAITS_FOR_OLDER,
-        f"{starving_text} has waited longer for {first.count} x {first.size} nodes and goes first, until "
+        f"{starving_text} has waited longer for {starving.count} x {starving.size} nodes and goes first, until "
         f"{objects.time(until)} at the latest",
     )
     return shortage, noted

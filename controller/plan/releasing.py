@@ -85,10 +85,10 @@ def release_reservations(
     deleted, so a node that never showed Bound need not show Draining. `failed`: the cause is a fault, so nothing is
     evicted during an outage. `why` is the notice for the pods of Bound ones.
     """
-    hold = sight.outage.message if failed and sight.outage is not None else ""
+    outage_message = sight.outage.message if failed and sight.outage is not None else ""
     dropped: list[Reservation] = []
     drained: list[Reservation] = []
-    unseen: list[str] = []
+    not_closed: list[str] = []
     pods: list[str] = []
     evictions: list[Evict] = []
     for reservation in reservations:
@@ -98,14 +98,14 @@ def release_reservations(
             continue
         if allocation.phase is Phase.BOUND:
             drained.append(reservation)
-            unseen += allocation.nodes
+            not_closed += allocation.nodes
             continue
-        lenient = final or _quarantine_is_over(sight, allocation)
+        any_tag_closes = final or _quarantine_is_over(sight, allocation)
         closed_nodes = [
-            node_name for node_name in allocation.nodes if sight.is_closed(node_name, allocation, final=lenient)
+            node_name for node_name in allocation.nodes if sight.is_closed(node_name, allocation, final=any_tag_closes)
         ]
         open_nodes = [node_name for node_name in allocation.nodes if node_name not in closed_nodes]
-        unseen += open_nodes
+        not_closed += open_nodes
         if any(sight.is_ready(node_name) for node_name in open_nodes):
             continue
         # Only dead nodes have not closed; the pods of the other nodes are evicted anyway.
@@ -115,21 +115,21 @@ def release_reservations(
         for use in uses:
             pods += _waited_for(sight, use)
             pods_of_claim = claim_pods.of(sight, use)
-            if hold or not {*use.nodes} & {*closed_nodes}:
+            if outage_message or not {*use.nodes} & {*closed_nodes}:
                 continue  # on dead nodes only, where an eviction has no effect
             owners = frozenset({workload_uid})
             evictions += [Evict(use.namespace, pod_name, uid, owners=owners) for pod_name, uid in pods_of_claim]
     nodes = [node_name for reservation in reservations for node_name in reservation.allocation.nodes]
     remaining = held.drop(*dropped).drain(*drained, notice=objects.notice(why, sight.now))
-    return Release(remaining, tuple(evictions), _waiting(sight, evictions, pods, unseen, hold, nodes))
+    return Release(remaining, tuple(evictions), _waiting(sight, evictions, pods, not_closed, outage_message, nodes))
 
 
 def _waiting(
     sight: Sight,
     evictions: Iterable[Evict],
     pods: Sequence[str],
-    unseen: Sequence[str],
-    hold: str,
+    not_closed: Sequence[str],
+    outage_message: str,
     nodes: Sequence[str],
 ) -> tuple[str, str] | None:
     """Return what a release waits for, as a reason and a message."""
@@ -142,10 +142,10 @@ def _waiting(
         return Reason.EVICTION_BLOCKED, "pods that cannot be evicted: " + "; ".join(sorted(blocked)[:NODE_NAMES_SHOWN])
     hint = dead_node_advice(sight, nodes)
     if pods:
-        return Reason.WAITING_FOR_PODS, join_texts(_holders(pods), hold, hint)
-    if unseen:
-        number = f"{len(unseen)} node{'s' if len(unseen) != 1 else ''}"
-        return Reason.DRAINING, join_texts(f"waiting for {number} to close: {shortened(unseen)}", hint)
+        return Reason.WAITING_FOR_PODS, join_texts(_holders(pods), outage_message, hint)
+    if not_closed:
+        how_many = f"{len(not_closed)} node{'s' if len(not_closed) != 1 else ''}"
+        return Reason.DRAINING, join_texts(f"waiting for {how_many} to close: {shortened(not_closed)}", hint)
     return None
 
 

@@ -28,13 +28,13 @@ def meeting(view: View) -> Meeting | None:
     None if nothing is reserved for it, if it is being deleted, or as long as the pods of a PodGroup were not read: a
     new leader would take the address of a running pod away.
     """
-    workload, first = view.workload, view.held.live().get(0)
-    if first is None or workload.deleting:
+    workload, first_group = view.workload, view.held.live().get(0)
+    if first_group is None or workload.deleting:
         return None
-    node = first.allocation.nodes[0]
-    own = [use for use in view.sight.uses([node]) if use.is_of(first.allocation)]
-    pods = sorted(pod for use in own for pod in claim_pods.of(view.sight, use))
-    if not all(claim_pods.are_known(view.sight, use) for use in own):
+    node = first_group.allocation.nodes[0]
+    own_uses = [use for use in view.sight.uses([node]) if use.is_of(first_group.allocation)]
+    pods = sorted(pod for use in own_uses for pod in claim_pods.of(view.sight, use))
+    if not all(claim_pods.are_known(view.sight, use) for use in own_uses):
         return None
     pod, ready = pods[0] if pods else None, view.sight.is_ready(node)
     return Meeting(workload.namespace, workload.name, workload.uid, workload.rendezvous, pod, node_ready=ready)

@@ -53,9 +53,9 @@ def _whole(view: View, step: Step, verdict: Verdict) -> list[Action]:
         return []
     warning = verdict.state == State.FAILED or verdict.degraded is not None or verdict.reason == Reason.EVICTION_BLOCKED
     write = WriteWorkloadStatus.of(workload, status, warning=warning, owners=frozenset({workload.uid}))
-    ends, stored_ends_soon = record.ends_soon, stored_condition(workload.status, ENDS_SOON)
+    ends_soon, stored_ends_soon = record.ends_soon, stored_condition(workload.status, ENDS_SOON)
     # When the condition becomes True, the pods are told that run at that time.
-    tells = ends is not None and ends[0] and stored_ends_soon.get("status") != "True"
+    tells = ends_soon is not None and ends_soon[0] and stored_ends_soon.get("status") != "True"
     return [replace(write, told=view.pods())] if tells else [write]
 
 
@@ -65,11 +65,11 @@ def condition(workload: Workload, reason: str, text: str, now: datetime.datetime
     That is the condition Degraded of one that runs, else Ready. What Progressing said is not so any more: that the
     workload waited for its nodes.
     """
-    kinds = {"Degraded": True} if workload.runs else {"Ready": False}
+    condition_values = {"Degraded": True} if workload.runs else {"Ready": False}
     if not workload.runs and stored_condition(workload.status, "Progressing"):
-        kinds = {"Progressing": False, "Ready": False}
+        condition_values = {"Progressing": False, "Ready": False}
     changed = workload
-    for condition_type, is_true in kinds.items():
+    for condition_type, is_true in condition_values.items():
         status = objects.with_condition(changed, condition_type, is_true, reason, text, now)
         if status is not None:
             changed = replace(changed, status=status)
@@ -84,15 +84,20 @@ def _record(view: View, verdict: Verdict, *, withdrawn: bool) -> Record:
     A restart that begins adds its time; one that was withdrawn removes it.
     """
     workload, stopped = view.workload, _outage(view)
-    number, begun = int(workload.status.get("restarts") or 0), restart_limit.recent_restarts(workload, view.now)
+    restarts, restarted_at = (
+        int(workload.status.get("restarts") or 0),
+        restart_limit.recent_restarts(workload, view.now),
+    )
     reset = restart_limit.reset_at(workload)
     if reset is not None:
         view.sight.look_again(reset)
     if withdrawn:
-        number, begun = max(0, number - 1), begun[:-1]
+        restarts, restarted_at = max(0, restarts - 1), restarted_at[:-1]
     elif verdict.restarting and not workload.restarting:
-        number, begun = number + 1, (*begun, verdict.restarting["since"])[-restart_limit.MOST_KEPT :]
-    return Record(number, begun, stopped, expiry.in_use(view), block_end.ends_soon(view), view.sight.known.unkept)
+        restarts, restarted_at = restarts + 1, (*restarted_at, verdict.restarting["since"])[-restart_limit.MOST_KEPT :]
+    return Record(
+        restarts, restarted_at, stopped, expiry.in_use(view), block_end.ends_soon(view), view.sight.known.unkept
+    )
 
 
 def _outage(view: View) -> tuple[bool, str] | None:

@@ -205,9 +205,9 @@ def describe_moves(view: View) -> str:
     }
     texts = []
     for replacement in view.held.pending:
-        index, new = replacement.allocation.ultraserver_index, replacement.allocation
+        index, reserved = replacement.allocation.ultraserver_index, replacement.allocation
         if index in replaced:
-            texts.append(f"group {index} moves from {shortened(replaced[index].nodes)} to {shortened(new.nodes)}")
+            texts.append(f"group {index} moves from {shortened(replaced[index].nodes)} to {shortened(reserved.nodes)}")
             if index == 0 and view.workload.count > 1:
                 texts.append(
                     f"rank 0 moves too: running pods of other groups keep NEURON_DRA_RANK0_NODE={replaced[0].nodes[0]} "
