@@ -124,7 +124,7 @@ def ultraserver_status(
     all_ready = f"all {len(node_names)} nodes and their links are ready"
     message = "; ".join(problem.message for problem in problems) or all_ready
     refs = _workload_refs(reservations, unread)
-    taken = ", ".join(refs) if refs else "no node is reserved"
+    reserved_for = ", ".join(refs) if refs else "no node is reserved"
 
     def status_condition(condition_type: str, is_true: bool, why: str, text: str) -> dict[str, Any]:
         return new_condition(stored.status, condition_type, is_true, why, text, now, stored.generation)
@@ -146,7 +146,7 @@ def ultraserver_status(
         "conditions": [
             status_condition("Ready", not problems, reason, message),
             status_condition("Degraded", bool(problems), reason, message),
-            status_condition("Allocated", bool(refs), "Reserved" if refs else "NotReserved", taken),
+            status_condition("Allocated", bool(refs), "Reserved" if refs else "NotReserved", reserved_for),
             *([status_condition(BLOCK_END, True, "EndKnown", _ends(group))] if group.ends else []),
             *([status_condition(SPARE, True, "KeptFree", _kept(spares))] if spares else []),
         ],
@@ -172,7 +172,7 @@ def _ends(group: Group) -> str:
     by_end: dict[datetime.datetime, list[str]] = {}
     for node_name, end in sorted(group.ends.items()):
         by_end.setdefault(end, []).append(node_name)
-    return "; ".join(f"ends at {time(end)}: {shortened(names)}" for end, names in sorted(by_end.items()))
+    return "; ".join(f"ends at {time(end)}: {shortened(node_names)}" for end, node_names in sorted(by_end.items()))
 
 
 def owner_of(workload: Workload) -> dict[str, Any]:
@@ -309,7 +309,7 @@ def workload_status(
 
     allocated = state == State.ALLOCATED
     ordered = _by_index(reservations)
-    since = workload.status.get("allocatedAt") or (time(now) if allocated else None)
+    allocated_at = workload.status.get("allocatedAt") or (time(now) if allocated else None)
     degraded_reason, degraded_message = verdict.degraded or (
         Reason.NO_PROBLEM,
         "the reserved nodes have no known fault",
@@ -330,7 +330,7 @@ def workload_status(
         "workloadId": workload.name,
         "allocatedUltraServers": [reservation.ultraserver for reservation in ordered],
         "totalNodesAllocated": sum(len(reservation.allocation.nodes) for reservation in ordered),
-        **({"allocatedAt": since} if since and ordered else {}),
+        **({"allocatedAt": allocated_at} if allocated_at and ordered else {}),
         **({"restarting": dict(verdict.restarting)} if verdict.restarting else {}),
         **({"restarts": record.restarts} if record.restarts else {}),
         **({"restartedAt": list(record.restarted_at)} if record.restarted_at else {}),

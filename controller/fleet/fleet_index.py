@@ -251,8 +251,8 @@ class FleetIndex:
 
     def groups_of(self, node: str) -> list[Group]:
         """Return the UltraServers that a node is in; nearly always one."""
-        names = {*self._depending.of(node), self._membership.get(node, "")}
-        groups_or_none = (self.group_by_name.get(ultraserver_name) for ultraserver_name in sorted(names))
+        ultraserver_names = {*self._depending.of(node), self._membership.get(node, "")}
+        groups_or_none = (self.group_by_name.get(ultraserver_name) for ultraserver_name in sorted(ultraserver_names))
         return [group for group in groups_or_none if group is not None and node in group.node_names]
 
     def refused(self) -> Iterator[refused_pods.RefusedUse]:

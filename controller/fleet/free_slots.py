@@ -146,11 +146,13 @@ class FreeSlots:
             self._shortages[*key[:2], count, takes_spares] = _shortage(tally, workload, count, *self._numbers[key])
         return self._shortages[*key[:2], count, takes_spares]
 
-    def of_nodes(self, names: set[str], instance_type: str, size: int) -> tuple[placement.Slot, ...]:
+    def of_nodes(self, node_names: set[str], instance_type: str, size: int) -> tuple[placement.Slot, ...]:
         """Return the slots of `size` nodes that these nodes form, reserved or not."""
-        groups = {group.name: group for node_name in sorted(names) for group in self._index.groups_of(node_name)}
-        others = frozenset(node_name for group in groups.values() for node_name in group.node_names) - names
-        return placement.slots(groups.values(), others, instance_type, size)
+        groups = {group.name: group for node_name in sorted(node_names) for group in self._index.groups_of(node_name)}
+        other_node_names = (
+            frozenset(node_name for group in groups.values() for node_name in group.node_names) - node_names
+        )
+        return placement.slots(groups.values(), other_node_names, instance_type, size)
 
     def _tally(self, instance_type: str, *, takes_spares: bool) -> placement.Tally:
         """Return the counts of the UltraServers of a type."""
@@ -161,14 +163,14 @@ class FreeSlots:
 
     def _tallied(self, instance_type: str, draft: Draft | None, *, takes_spares: bool) -> placement.Tally:
         """Return the counts of the UltraServers of a type; spares are free only for those who may take them."""
-        own = self._free_nodes
+        free_nodes = self._free_nodes
         if draft is not None:
-            own = own | self._free_nodes_of(draft.ultraservers, draft)
+            free_nodes = free_nodes | self._free_nodes_of(draft.ultraservers, draft)
         kept = () if takes_spares else self.spares(instance_type, draft)
         if not kept:
-            return self._index.tally(instance_type, own)
+            return self._index.tally(instance_type, free_nodes)
         closed = _closed(self._holdings if draft is None else draft, kept)
-        tally = self._index.tally(instance_type, own | self._free_nodes_of(_places_of(kept), closed))
+        tally = self._index.tally(instance_type, free_nodes | self._free_nodes_of(_places_of(kept), closed))
         return replace(tally, spares=len(closed.spares))
 
     def _count_slots(self, key: tuple[str, int, bool], draft: Draft | None = None) -> tuple[int, int]:
@@ -181,9 +183,9 @@ class FreeSlots:
         soon = free_by_kind + Counter(slot.kind for slot in coming)
         return placement.most_of_a_kind(free_by_kind), placement.most_of_a_kind(soon)
 
-    def _replace(self, key: tuple[str, int], names: Iterable[str], taken: Container[str]) -> None:
+    def _replace(self, key: tuple[str, int], ultraserver_names: Iterable[str], taken: Container[str]) -> None:
         """Replace the slots of UltraServers that the plan changed; those that cannot be written have none."""
-        for ultraserver_name in names:
+        for ultraserver_name in ultraserver_names:
             group = self._index.group_by_name.get(ultraserver_name)
             writable = ultraserver_name in self._index.ultraserver_by_name and ultraserver_name not in self._unwritable
             slots = placement.slots((group,), taken, *key) if group is not None and writable else ()
@@ -198,9 +200,11 @@ class FreeSlots:
         self._counted = version
         self._shortages, self._tallies, self._numbers = {}, {}, {}
 
-    def _free_nodes_of(self, names: Iterable[str], taken: Container[str]) -> dict[str, int]:
+    def _free_nodes_of(self, ultraserver_names: Iterable[str], taken: Container[str]) -> dict[str, int]:
         """Return the number of free nodes of UltraServers, given which nodes are taken."""
-        groups = {ultraserver_name: self._index.group_by_name.get(ultraserver_name) for ultraserver_name in names}
+        groups = {
+            ultraserver_name: self._index.group_by_name.get(ultraserver_name) for ultraserver_name in ultraserver_names
+        }
         return {
             ultraserver_name: group.free_nodes(taken) for ultraserver_name, group in groups.items() if group is not None
         }

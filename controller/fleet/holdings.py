@@ -93,7 +93,7 @@ class Holdings(Container[str]):
 
     def workload_uids(self) -> set[str]:
         """The UIDs of the workloads that have a reservation."""
-        return {uid for uid in {*self._index.holders, *self._of} if self._of.get(uid, True)}
+        return {workload_uid for workload_uid in {*self._index.holders, *self._of} if self._of.get(workload_uid, True)}
 
     def withheld(self, workload_uid: str) -> Sequence[str]:
         """The nodes that a workload's copies name, that publish nothing, and that stay closed (`withhold`)."""
@@ -137,14 +137,14 @@ class Holdings(Container[str]):
         """
         for reservation in reservations:
             allocation = reservation.allocation
-            uid = allocation.holder
-            stored_ids = {stored.allocation.allocation_id for stored in self._index.held(uid)}
+            workload_uid = allocation.holder
+            stored_ids = {stored.allocation.allocation_id for stored in self._index.held(workload_uid)}
             if allocation.allocation_id in stored_ids:
                 continue
-            count = sum(self.sizes(uid, self.of(uid)).values())
-            self._assumed.setdefault(uid, []).append(reservation)
+            count = sum(self.sizes(workload_uid, self.of(workload_uid)).values())
+            self._assumed.setdefault(workload_uid, []).append(reservation)
             if not allocation.only_shown:
-                added_nodes = sum(self.sizes(uid, self.of(uid)).values()) - count
+                added_nodes = sum(self.sizes(workload_uid, self.of(workload_uid)).values()) - count
                 self._nodes_of[allocation.workload_namespace] += added_nodes
             self.add(reservation)
 
@@ -172,8 +172,8 @@ class Holdings(Container[str]):
 
     def add(self, reservation: Reservation) -> None:
         """Add a reservation that is not stored."""
-        uid = reservation.allocation.holder
-        self.put(uid, self.of(uid).add(reservation))
+        workload_uid = reservation.allocation.holder
+        self.put(workload_uid, self.of(workload_uid).add(reservation))
 
     def adopt(self, ultraserver: str, still_unread: Sequence[UnreadAllocation], adopted: Iterable[Reservation]) -> None:
         """Replace unreadable entries of an UltraServer by reservations, `adopted`; the others stay as they are."""

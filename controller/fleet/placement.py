@@ -100,10 +100,10 @@ def _first_end(group: Group, nodes: Sequence[PublishedNode]) -> datetime.datetim
 def _tested(group: Group, nodes: Sequence[PublishedNode]) -> dict[str, Any]:
     if not group.results:
         return {}
-    names = {node.name for node in nodes}
+    node_names = {node.name for node in nodes}
     return {
-        "passed_at": results.passed_at(group.results, names),
-        "unqualified": not names.isdisjoint(results.unqualified(group.results)),
+        "passed_at": results.passed_at(group.results, node_names),
+        "unqualified": not node_names.isdisjoint(results.unqualified(group.results)),
     }
 
 

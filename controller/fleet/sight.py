@@ -137,9 +137,9 @@ class Sight:
 
     # Claims
 
-    def uses(self, names: Iterable[str]) -> list[ClaimUse]:
+    def uses(self, node_names: Iterable[str]) -> list[ClaimUse]:
         """Return the claims that are allocated on these nodes, each once."""
-        return self.index.uses_of(names)
+        return self.index.uses_of(node_names)
 
     def own_uses(self, allocation: Allocation) -> list[ClaimUse]:
         """Return the claims of the reservation's workload that are allocated on its nodes, each once."""

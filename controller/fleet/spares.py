@@ -100,8 +100,8 @@ class _Except(Container[str]):
 def tested_nodes(index: FleetIndex) -> dict[str, frozenset[str]]:
     """Return the nodes that tests have, by UltraServer."""
     nodes_by_ultraserver: dict[str, set[str]] = {}
-    for uid in index.tests:
-        for reservation in index.held(uid):
+    for workload_uid in index.tests:
+        for reservation in index.held(workload_uid):
             nodes_by_ultraserver.setdefault(reservation.ultraserver, set()).update(reservation.allocation.nodes)
     return {ultraserver_name: frozenset(nodes) for ultraserver_name, nodes in nodes_by_ultraserver.items()}
 

@@ -324,12 +324,12 @@ class View:
         """
         workload, index = self.workload, self.sight.index
         stored = index.ultraserver_by_name[slot.ultraserver]
-        parts = (stored.uid, stored.version, workload.uid, str(group_index), *slot.nodes)
+        id_parts = (stored.uid, stored.version, workload.uid, str(group_index), *slot.nodes)
         allocation = Allocation(
             workload_namespace=workload.namespace,
             workload_name=workload.name,
             workload_uid=workload.uid,
-            allocation_id=hashlib.sha256("\n".join(parts).encode(errors="surrogatepass")).hexdigest()[:16],
+            allocation_id=hashlib.sha256("\n".join(id_parts).encode(errors="surrogatepass")).hexdigest()[:16],
             phase=Phase.PENDING,
             nodes=slot.nodes,
             node_count=len(slot.nodes),
@@ -362,11 +362,11 @@ class View:
         chosen = places.choose(self.free(), count, kind=self.kind, near=near)
         if chosen is None or all(map(self.suits, chosen)):
             return chosen
-        suitable = self._free_that(self.suits)
-        if most_of_a_kind(Counter(slot.kind for slot in suitable)) < count:
+        suitable_slots = self._free_that(self.suits)
+        if most_of_a_kind(Counter(slot.kind for slot in suitable_slots)) < count:
             return None
         suitable_places = Places()
-        for slot in suitable:
+        for slot in suitable_slots:
             suitable_places.add(slot)
         return places.choose(Overlay(suitable_places), count, kind=self.kind, near=near)
 
@@ -398,11 +398,13 @@ class View:
         """Return why `count` more slots are not available."""
         free_count = most_of_a_kind(self.free().of_a_kind())
         if free_count >= count and self.workload.target is None:
-            lasting = self._free_that(self.lasts)
-            lasting_count = most_of_a_kind(Counter(slot.kind for slot in lasting))
+            lasting_slots = self._free_that(self.lasts)
+            lasting_count = most_of_a_kind(Counter(slot.kind for slot in lasting_slots))
             if lasting_count < count:
                 return self._too_short(count, free_count, lasting_count)
-            qualified_kinds = (slot.kind for slot in lasting if suitable.is_qualified(self.workload, slot, self.now))
+            qualified_kinds = (
+                slot.kind for slot in lasting_slots if suitable.is_qualified(self.workload, slot, self.now)
+            )
             qualified = most_of_a_kind(Counter(qualified_kinds))
             if qualified < count:
                 return self._not_qualified(count, free_count, qualified)

@@ -54,7 +54,7 @@ class Group:
 
     def free_nodes(self, *taken: Container[str]) -> int:
         """Return the number of usable nodes that are in none of these sets of names."""
-        return sum(all(node.name not in names for names in taken) for node in self.usable.values())
+        return sum(all(node.name not in taken_names for taken_names in taken) for node in self.usable.values())
 
 
 def discover(snapshot: FleetSnapshot) -> tuple[Group, ...]:

@@ -57,34 +57,34 @@ def published_slice(item: Wire) -> PublishedSlice | None:
     if spec.get("driver") != names.DRIVER or not spec.get("nodeName"):
         return None
     devices = [_attributes(device) for device in spec.get("devices") or []]
-    first = min(_distinct(devices, _KIND), key=_rank, default={})
+    main_device = min(_distinct(devices, _KIND), key=_rank, default={})
     tags = {_tag(device) for device in _distinct(devices, _TAG)}
     sick = []
     for device in _distinct(devices, _UNHEALTHY):
         sick.append(_string(device, health.ATTRIBUTE) or "")
-    number = _int(first, "ultraserverNodeId")
-    modes = (_string(first, "ultraserverModes") or "").split("_")
+    number = _int(main_device, "ultraserverNodeId")
+    modes = (_string(main_device, "ultraserverModes") or "").split("_")
     reasons = ",".join(sick).split(",")
     node = PublishedNode(
         name=str(spec["nodeName"]),
         node_uid=_node_uid(item, str(spec["nodeName"])),
-        instance_type=_string(first, "instanceType") or "",
-        kind=_string(first, "resourceType") or "",
-        ultraserver_id=_string(first, "ultraserverId"),
+        instance_type=_string(main_device, "instanceType") or "",
+        kind=_string(main_device, "resourceType") or "",
+        ultraserver_id=_string(main_device, "ultraserverId"),
         node_id=number if number in range(NODES_AT_MOST) else None,
         sizes=tuple(size for size in SLOT_SIZES if str(size) in modes),
-        vertical=_bool(first, "linkVertical"),
-        horizontal=_bool(first, "linkHorizontal"),
+        vertical=_bool(main_device, "linkVertical"),
+        horizontal=_bool(main_device, "linkHorizontal"),
         unhealthy=tuple(sorted({word for word in reasons if word})),
-        capacity_block=_string(first, "capacityBlockId"),
-        server_id_2=_string(first, "serverId2"),
-        server_id_4=_string(first, "serverId4"),
-        reservation_id=_string(first, "reservationId"),
-        node_id_2=_int(first, "nodeId2"),
+        capacity_block=_string(main_device, "capacityBlockId"),
+        server_id_2=_string(main_device, "serverId2"),
+        server_id_4=_string(main_device, "serverId4"),
+        reservation_id=_string(main_device, "reservationId"),
+        node_id_2=_int(main_device, "nodeId2"),
         layers=(
-            _string(first, "networkNodeLayer1"),
-            _string(first, "networkNodeLayer2"),
-            _string(first, "networkNodeLayer3"),
+            _string(main_device, "networkNodeLayer1"),
+            _string(main_device, "networkNodeLayer2"),
+            _string(main_device, "networkNodeLayer3"),
         ),
         tag=tags.pop() if len(tags) == 1 else None,
         complete=bool(devices) and not tags,

@@ -27,11 +27,11 @@ def adopt_entries(index: FleetIndex, holdings: Holdings, now: datetime.datetime)
     workloads = {workload.ref: workload for workload in index.workloads}
     for ultraserver_name, unread in sorted(index.evidence.unread.items()):
         still_unread: list[UnreadAllocation] = []
-        taken: list[Reservation] = []
+        adopted: list[Reservation] = []
         for unread_entry in unread:
             workload = workloads.get(unread_entry.official.workload) if unread_entry.official else None
             try:
-                other_reservations = [*holdings.of(workload.uid), *taken] if workload else taken
+                other_reservations = [*holdings.of(workload.uid), *adopted] if workload else adopted
                 allocation_or_entry = _adopted(unread_entry, workload, other_reservations, index, ultraserver_name, now)
             except Exception as err:
                 errors[ultraserver_name] = err
@@ -39,8 +39,8 @@ def adopt_entries(index: FleetIndex, holdings: Holdings, now: datetime.datetime)
             if isinstance(allocation_or_entry, UnreadAllocation):
                 still_unread.append(allocation_or_entry)
             else:
-                taken.append(Reservation(ultraserver_name, allocation_or_entry))
-        holdings.adopt(ultraserver_name, still_unread, taken)
+                adopted.append(Reservation(ultraserver_name, allocation_or_entry))
+        holdings.adopt(ultraserver_name, still_unread, adopted)
     return errors
 
 
@@ -143,8 +143,14 @@ def _identified(
 
 def _derived_id(official: Allocation, index: FleetIndex, ultraserver: str) -> str:
     """Return an allocationId that is derived from the entry, so that each plan derives the same."""
-    uid = index.ultraserver_by_name[ultraserver].uid
-    parts = (uid, official.workload, str(official.ultraserver_index), official.allocated_at, *official.nodes)
+    ultraserver_uid = index.ultraserver_by_name[ultraserver].uid
+    parts = (
+        ultraserver_uid,
+        official.workload,
+        str(official.ultraserver_index),
+        official.allocated_at,
+        *official.nodes,
+    )
     return hashlib.sha256("\n".join(parts).encode(errors="surrogatepass")).hexdigest()[:16]
 
 

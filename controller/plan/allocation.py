@@ -109,14 +109,16 @@ def _drop_unusable(view: View, broken: set[str]) -> _Dropped:
 def _release(dropped: _Dropped) -> _Dropped:
     """Go on with the release of slots: of those that the workload gave up, and of those with faults."""
     view = dropped.view
-    uid, reservations = view.workload.uid, view.held
+    workload_uid, reservations = view.workload.uid, view.held
     beyond_count: list[Reservation] = []
     within_count: list[Reservation] = []
     for reservation in reservations.draining:
         is_beyond = reservation.allocation.ultraserver_index >= view.workload.count
         (beyond_count if is_beyond else within_count).append(reservation)
-    because_of_faults = releasing.release_reservations(view.sight, uid, reservations, within_count, failed=True)
-    by_request = releasing.release_reservations(view.sight, uid, because_of_faults.held, beyond_count)
+    because_of_faults = releasing.release_reservations(
+        view.sight, workload_uid, reservations, within_count, failed=True
+    )
+    by_request = releasing.release_reservations(view.sight, workload_uid, because_of_faults.held, beyond_count)
     waiting = by_request.waiting or because_of_faults.waiting
     actions = (*because_of_faults.actions, *by_request.actions)
     return _Dropped(view.having(by_request.held), dropped.reasons, waiting, actions)
@@ -168,10 +170,12 @@ class _Reserved:
 def _reserve(view: View, opened: int) -> _Reserved:
     """Reserve all missing slots, or none of them. `opened`: see `Held.opened`."""
     workload, live = view.workload, view.held.live()
-    missing = [index for index in range(workload.count) if index not in live]
-    if not missing:
+    missing_indices = [index for index in range(workload.count) if index not in live]
+    if not missing_indices:
         return _Reserved(view)
-    leaving = [reservation for reservation in view.leaving() if reservation.allocation.ultraserver_index in missing]
+    leaving = [
+        reservation for reservation in view.leaving() if reservation.allocation.ultraserver_index in missing_indices
+    ]
     if leaving:
         node_names = [node_name for reservation in leaving for node_name in reservation.allocation.nodes]
         text = (
@@ -179,25 +183,25 @@ def _reserve(view: View, opened: int) -> _Reserved:
         )
         advice = releasing.dead_node_advice(view.sight, node_names)
         return _Reserved(view, placement.Shortage(Reason.WAITING_FOR_RELEASE, join_texts(text, advice)))
-    over = view.refusal(missing)
+    over = view.refusal(missing_indices)
     if over is not None:  # it does not wait for nodes, so it holds back no other workload
         return _Reserved(_without_first_reservation(view), over)
     kind = view.kind
-    repairs = missing[-1] < opened
+    repairs = missing_indices[-1] < opened
     if repairs or view.was_restarted:
         view = view.replacing()
     starving = None if repairs else queue.goes_first(view)
     if starving is None:
-        chosen = view.choose(len(missing), view.near(live))
+        chosen = view.choose(len(missing_indices), view.near(live))
         if chosen is not None:
-            return _Reserved(view.reserving(missing, chosen))
-        shortage, turn = view.shortage(len(missing)), None
+            return _Reserved(view.reserving(missing_indices, chosen))
+        shortage, turn = view.shortage(len(missing_indices)), None
     else:
         shortage, turn = queue.held_back(view, starving)
     without_first = _without_first_reservation(view)
     largest = _exceeds_fleet(without_first, live, kind)
     if largest is not None:
-        return _Reserved(without_first, _unsatisfiable(without_first, len(missing), largest), turn=turn)
+        return _Reserved(without_first, _unsatisfiable(without_first, len(missing_indices), largest), turn=turn)
     # Nodes that become free do not extend a block, and do not pass a test.
     can_starve = shortage.reason not in (Reason.BLOCK_ENDS_TOO_SOON, Reason.NOT_QUALIFIED) and workload.target is None
     starves = can_starve and view.free_slots.has_type(workload.instance_type) and queue.starves(view)
@@ -231,9 +235,9 @@ def _exceeds_fleet(view: View, live: Mapping[int, Reservation], kind: str | None
     return None if workload.count <= largest else max(largest, len(live))
 
 
-def _unsatisfiable(view: View, missing: int, largest: int) -> placement.Shortage:
+def _unsatisfiable(view: View, missing_groups: int, largest: int) -> placement.Shortage:
     """Return the shortage of a workload that the whole fleet cannot hold, with what would help."""
-    shortage = view.shortage(missing)
+    shortage = view.shortage(missing_groups)
     workload, free_slots, spares = view.workload, view.free_slots, view.takes_spares
     instance_type, size = workload.instance_type, workload.size
     if not free_slots.has_type(instance_type):

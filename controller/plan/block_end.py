@@ -24,18 +24,18 @@ TOO_SOON: Final = "EndsBeforeWorkload"
 
 def taken_back(view: View) -> tuple[datetime.datetime, list[str]] | None:
     """Return when EC2 may take back the first nodes of a workload, and which; None if that is not known of any."""
-    names = [
+    node_names = [
         node_name
         for reservation in view.held
         if reservation.allocation.phase is not Phase.DRAINING
         for node_name in reservation.allocation.nodes
     ]
-    nodes = [view.sight.node(node_name) for node_name in names]
+    nodes = [view.sight.node(node_name) for node_name in node_names]
     ends = {node.name: node.block_end for node in nodes if node is not None and node.block_end is not None}
     if not ends:
         return None
-    first = min(ends.values())
-    return first - view.limits.block_lead, sorted(node_name for node_name, end in ends.items() if end == first)
+    first_end = min(ends.values())
+    return first_end - view.limits.block_lead, sorted(node_name for node_name, end in ends.items() if end == first_end)
 
 
 def ends_soon(view: View) -> tuple[bool, str, str] | None:
@@ -43,9 +43,11 @@ def ends_soon(view: View) -> tuple[bool, str, str] | None:
     first_loss = taken_back(view)
     if first_loss is None:
         return _as_told(view)
-    moment, names = first_loss
+    moment, node_names = first_loss
     workload = view.workload
-    text = f"EC2 may take back {shortened(names)} from {objects.time(moment)} on, because their capacity block ends"
+    text = (
+        f"EC2 may take back {shortened(node_names)} from {objects.time(moment)} on, because their capacity block ends"
+    )
     if view.now >= moment - view.limits.block_notice:  # also in Limits.told_before_end
         return True, SOON, f"{text}: save what the job needs; its pods end when their instances do"
     if not workload.expected:
@@ -60,16 +62,16 @@ def told(view: View) -> Held:
 
     All groups have it, because one job runs in them; it stays when the nodes of the block are gone.
     """
-    soon, first = ends_soon(view), taken_back(view)
-    if soon is None or not soon[0]:
+    soon_condition, first_loss = ends_soon(view), taken_back(view)
+    if soon_condition is None or not soon_condition[0]:
         return view.held.tell(None)
-    return view.held if first is None else view.held.tell(objects.notice(NoticeReason.BLOCK_ENDS, first[0]))
+    return view.held if first_loss is None else view.held.tell(objects.notice(NoticeReason.BLOCK_ENDS, first_loss[0]))
 
 
 def _as_told(view: View) -> tuple[bool, str, str] | None:
     """Return the condition as it was, if it was told that nodes are taken back and some are gone; None otherwise."""
     stored = condition(view.workload.status, ENDS_SOON)
-    names = (node_name for reservation in view.held for node_name in reservation.allocation.nodes)
-    if stored.get("status") != "True" or all(view.sight.node(node_name) is not None for node_name in names):
+    node_names = (node_name for reservation in view.held for node_name in reservation.allocation.nodes)
+    if stored.get("status") != "True" or all(view.sight.node(node_name) is not None for node_name in node_names):
         return None
     return True, str(stored.get("reason")), str(stored.get("message"))

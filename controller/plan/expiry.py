@@ -31,15 +31,15 @@ def in_use(view: View) -> tuple[bool, str, str] | None:
         return None
     if view.is_used:
         return True, "ClaimsAllocated", "claims of the workload are allocated on its nodes"
-    since = decode.time(stored.get("lastTransitionTime")) if stored.get("status") == "False" else now
+    unused_since = decode.time(stored.get("lastTransitionTime")) if stored.get("status") == "False" else now
     limit = datetime.timedelta(seconds=workload.ttl_unused_s)
-    text = f"no claim is allocated on its nodes since {objects.time(since)}"
-    if now >= since + limit and view.sight.has_read_claims(view.held.bound, VALID):
+    text = f"no claim is allocated on its nodes since {objects.time(unused_since)}"
+    if now >= unused_since + limit and view.sight.has_read_claims(view.held.bound, VALID):
         advice = "remove spec.ttlSecondsUnused to reserve again, or delete the workload"
         return False, EXPIRED, f"{text}, for {workload.ttl_unused_s} s: its nodes are released; {advice}"
-    ends = f"its nodes are released at {objects.time(since + limit)} (spec.ttlSecondsUnused)"
-    if now >= since + limit / 2:
-        view.sight.look_again(since + limit)
+    ends = f"its nodes are released at {objects.time(unused_since + limit)} (spec.ttlSecondsUnused)"
+    if now >= unused_since + limit / 2:
+        view.sight.look_again(unused_since + limit)
         return False, SOON, f"{text}: {ends}"
-    view.sight.look_again(since + limit / 2)
+    view.sight.look_again(unused_since + limit / 2)
     return False, "NoClaims", f"{text}: {ends}"

@@ -202,14 +202,16 @@ class Ledger:
 
     def release_the_gone(self) -> None:
         """Release the reservations of workloads that are gone; after an error they stay."""
-        for uid in sorted(self.holdings.workload_uids() - self.index.workload_by_uid.keys()):
-            reservations, sight = self.holdings.of(uid), self.sight.anew()
+        for workload_uid in sorted(self.holdings.workload_uids() - self.index.workload_by_uid.keys()):
+            reservations, sight = self.holdings.of(workload_uid), self.sight.anew()
             try:
-                release = releasing.release_reservations(sight, uid, reservations, reservations.all, final=True)
+                release = releasing.release_reservations(
+                    sight, workload_uid, reservations, reservations.all, final=True
+                )
             except Exception as err:
                 self.errors[reservations.all[0].allocation.workload] = err
                 continue
-            self.holdings.put(uid, release.held)
+            self.holdings.put(workload_uid, release.held)
             self.writes.after.extend(release.actions)
             self.note(sight)
 
@@ -224,12 +226,12 @@ class Ledger:
 
     def end_turns(self) -> None:
         """Forget the turns that have ended: once the others had theirs, and as long a time has passed."""
-        sight, lasting = self.sight, dict[TurnKey, Turn]()
+        sight, lasting_turns = self.sight, dict[TurnKey, Turn]()
         for (instance_type, namespace), turn in self.turns.items():
             pause = min(turn.last, sight.now) + sight.limits.starvation_limit
             if sight.now < pause:
                 self.recheck.append(pause)
-                lasting[instance_type, namespace] = turn
+                lasting_turns[instance_type, namespace] = turn
                 continue
             workloads_of_type = (
                 workload for workload in self.index.workloads if workload.instance_type == instance_type
@@ -239,8 +241,8 @@ class Ledger:
                 for workload in workloads_of_type
                 if workload.namespace != namespace
             ):
-                lasting[instance_type, namespace] = turn
-        self.turns = lasting
+                lasting_turns[instance_type, namespace] = turn
+        self.turns = lasting_turns
 
     def _waits_for_its_turn(self, workload: Workload, turn: Turn) -> bool:
         """Return True if a workload waits since that turn, and its own time to hold others back is not over."""

@@ -43,8 +43,8 @@ def _reserve(view: View, indices: set[int], near: tuple[placement.Slot, ...]) ->
 
     Returns why there is none, or None.
     """
-    replaced_indices = {reservation.allocation.ultraserver_index for reservation in view.held.pending}
-    without_replacement = sorted(indices - replaced_indices)
+    pending_indices = {reservation.allocation.ultraserver_index for reservation in view.held.pending}
+    without_replacement = sorted(indices - pending_indices)
     if not without_replacement:
         return view, None
     view = view.replacing()
@@ -66,8 +66,8 @@ def _in_place(view: View, indices: list[int]) -> tuple[View, placement.Shortage]
         own_slots = view.slots_of({*reservation.allocation.nodes})
         if reasons != {Reason.NODE_REPLACED} or view.sight.foreign(reservation.allocation) or not own_slots:
             return None
-    names = tuple(node_name for reservation in reservations for node_name in reservation.allocation.nodes)
-    text = f"no spare group: releasing nodes to reserve them again: {shortened(names)}"
+    node_names = tuple(node_name for reservation in reservations for node_name in reservation.allocation.nodes)
+    text = f"no spare group: releasing nodes to reserve them again: {shortened(node_names)}"
     view = view.having(view.held.drain(*reservations, notice=_moves(view)))
     return view, placement.Shortage(Reason.WAITING_FOR_RELEASE, text)
 
@@ -78,11 +78,11 @@ def _drain_replaced(view: View, indices: set[int]) -> tuple[View, set[int]]:
     `indices` are those of slots with a fault; if the fault has ended, the slot stays. A slot whose pods are on dead
     nodes only stays Bound: its nodes may come back.
     """
-    replacements = {reservation.allocation.ultraserver_index: reservation for reservation in view.held.pending}
+    pending_by_index = {reservation.allocation.ultraserver_index: reservation for reservation in view.held.pending}
     drained = {}
     for index, reservation in view.held.live().items():
         replacement_shows_tags = (
-            index in indices and index in replacements and view.sight.has_tags(replacements[index].allocation)
+            index in indices and index in pending_by_index and view.sight.has_tags(pending_by_index[index].allocation)
         )
         if replacement_shows_tags and releasing.pods_on_dead_nodes(view.sight, (reservation,)) is None:
             drained[index] = reservation

@@ -100,12 +100,12 @@ def steps(
     ledger.release_the_gone()
     ledger.find_spares()
     ledger.end_turns()
-    names = ledger.touched
+    ultraserver_names = ledger.touched
     other_writes: list[Action] = []
     reservation_writes: list[WriteUltraServerStatus] = []
-    for first in range(0, len(names), ULTRASERVERS_A_STEP):
+    for first in range(0, len(ultraserver_names), ULTRASERVERS_A_STEP):
         yield
-        names_of_step = names[first : first + ULTRASERVERS_A_STEP]
+        names_of_step = ultraserver_names[first : first + ULTRASERVERS_A_STEP]
         object_writes, status_writes = ultraserver_writes.writes(ledger, names_of_step)
         other_writes += object_writes
         reservation_writes += status_writes
@@ -200,8 +200,8 @@ def _explained(ledger: Ledger, reservation_writes: Sequence[WriteUltraServerStat
     known, status_writes = ledger.sight.known, ledger.writes.statuses
     waiting: dict[str, list[str]] = {}
     for write in reservation_writes:
-        for uid in write.owners if write.name in known.unwritable else ():
-            waiting.setdefault(uid, []).append(write.name)
+        for workload_uid in write.owners if write.name in known.unwritable else ():
+            waiting.setdefault(workload_uid, []).append(write.name)
     hindered_uids = waiting.keys() | known.rejected.keys()
     if not hindered_uids:
         return status_writes
@@ -211,10 +211,10 @@ def _explained(ledger: Ledger, reservation_writes: Sequence[WriteUltraServerStat
             reason, text = known.rejected[workload.uid]
             explained_writes += statuses.condition(workload, reason, text, ledger.sight.now)
             continue
-        names = waiting[workload.uid]
+        ultraserver_names = waiting[workload.uid]
         text = (
-            f"reservations cannot be changed or stored, because the status of NeuronUltraServer {shortened(names)} "
-            f"cannot be written: {known.unwritable[names[0]]}"
+            "reservations cannot be changed or stored, because the status of NeuronUltraServer "
+            f"{shortened(ultraserver_names)} cannot be written: {known.unwritable[ultraserver_names[0]]}"
         )
         explained_writes += statuses.condition(workload, Reason.RESERVATION_NOT_STORED, text, ledger.sight.now)
     return explained_writes

@@ -99,13 +99,13 @@ def _faults(view: View, reservation: Reservation) -> Iterable[Fault]:
     A fault whose state is unknown stays if it was recorded.
     """
     allocation = reservation.allocation
-    since = {(fault.node, fault.reason): fault for fault in allocation.faults}
+    recorded = {(fault.node, fault.reason): fault for fault in allocation.faults}
     published_or_none = (view.sight.published(node_name, allocation) for node_name in allocation.nodes)
     slot = [published for published in published_or_none if published is not None]
     requested_kind = view.template_kind
     for node_name in allocation.nodes:
         for reason, is_fine in _checks(view, reservation, node_name, slot, requested_kind):
-            before = since.get((node_name, reason))
+            before = recorded.get((node_name, reason))
             if is_fine is False:
                 yield before or Fault(node_name, str(reason), objects.time(view.now))
             elif is_fine is None and before:

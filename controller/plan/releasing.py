@@ -118,7 +118,7 @@ def release_reservations(
             if outage_message or not {*use.nodes} & {*closed_nodes}:
                 continue  # on dead nodes only, where an eviction has no effect
             owners = frozenset({workload_uid})
-            evictions += [Evict(use.namespace, pod_name, uid, owners=owners) for pod_name, uid in pods_of_claim]
+            evictions += [Evict(use.namespace, pod_name, pod_uid, owners=owners) for pod_name, pod_uid in pods_of_claim]
     nodes = [node_name for reservation in reservations for node_name in reservation.allocation.nodes]
     remaining = held.drop(*dropped).drain(*drained, notice=objects.notice(why, sight.now))
     return Release(remaining, tuple(evictions), _waiting(sight, evictions, pods, not_closed, outage_message, nodes))
@@ -201,9 +201,9 @@ def _quarantine_is_over(sight: Sight, allocation: Allocation) -> bool:
     return sight.now >= until
 
 
-def dead_node_advice(sight: Sight, names: Iterable[str]) -> str:
+def dead_node_advice(sight: Sight, node_names: Iterable[str]) -> str:
     """Return what a user can do about dead nodes, empty if all are Ready. The controller never deletes by force."""
-    nodes_or_none = (sight.node(node_name) for node_name in {*names})
+    nodes_or_none = (sight.node(node_name) for node_name in {*node_names})
     dead = sorted(node.name for node in nodes_or_none if node is not None and not node.ready)
     if not dead:
         return ""

@@ -63,11 +63,11 @@ def next_restart(workload: Workload, now: datetime.datetime, limit: int) -> Next
         return NextRestart(number, None)
     if not begun:
         return NextRestart(number, now)
-    last = decode.time(begun[-1])
+    wait_start = decode.time(begun[-1])
     ready = _condition(workload, "Ready")
     if ready is not None and ready[0] == "True":
-        last = max(last, ready[1])
-    return NextRestart(number, last + min(FIRST_WAIT * 2 ** (len(begun) - 1), LONGEST_WAIT))
+        wait_start = max(wait_start, ready[1])
+    return NextRestart(number, wait_start + min(FIRST_WAIT * 2 ** (len(begun) - 1), LONGEST_WAIT))
 
 
 def _condition(workload: Workload, condition_type: str) -> tuple[str, datetime.datetime] | None:

@@ -155,12 +155,12 @@ def _copied(workload: Workload, record: Wire, now: datetime.datetime) -> Allocat
 
 def _nodes_that_are_there(index: FleetIndex, record: Wire) -> list[str]:
     """Return the nodes of a copy that exist and are the machines of that time."""
-    names: list[str] = record["nodes"]
-    uids: list[str] = record.get("nodeUids") or [""] * len(names)
+    node_names: list[str] = record["nodes"]
+    node_uids: list[str] = record.get("nodeUids") or [""] * len(node_names)
     present_nodes = []
-    for node_name, uid in zip(names, uids, strict=True):
+    for node_name, node_uid in zip(node_names, node_uids, strict=True):
         node = index.node_by_name.get(node_name)
-        if node is not None and uid in ("", node.uid):
+        if node is not None and node_uid in ("", node.uid):
             present_nodes.append(node_name)
     return present_nodes
 
@@ -225,9 +225,9 @@ def _drain_unknown(index: FleetIndex, holdings: Holdings, now: datetime.datetime
                 nodes_by_tag.setdefault(key, []).append(node)
         for (ultraserver_name, tag), nodes in nodes_by_tag.items():
             try:
-                members = [node for node in nodes if _shows_unknown(index, holdings, node)]
-                if members:
-                    _drain(index, holdings, ultraserver_name, tag, members, now)
+                living_nodes = [node for node in nodes if _shows_unknown(index, holdings, node)]
+                if living_nodes:
+                    _drain(index, holdings, ultraserver_name, tag, living_nodes, now)
             except Exception as err:
                 failures.ultraservers[ultraserver_name] = err
                 _close(index, holdings, nodes)

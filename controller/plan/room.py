@@ -63,10 +63,10 @@ class Room:
         """Return the advice, for a message in the namespace `reader`."""
         number = len(self.workloads)
         whose = "1 workload" if number == 1 else f"{number} workloads"
-        own = [ref for ref in self.workloads if ref.startswith(f"{reader}/")]
-        listed = [shortened(own)] if own else []
-        if len(own) < number:
-            listed.append(f"{number - len(own)} of other namespaces")
+        own_refs = [ref for ref in self.workloads if ref.startswith(f"{reader}/")]
+        listed = [shortened(own_refs)] if own_refs else []
+        if len(own_refs) < number:
+            listed.append(f"{number - len(own_refs)} of other namespaces")
         return (
             f"there would be room if {whose} moved: {' and '.join(listed)}, from {shortened(self.nodes)}; nobody is "
             "moved because of this"
@@ -100,7 +100,7 @@ def advice(
     live = {
         reservation.allocation.ultraserver_index for reservation in index.held(workload.uid) if _is_live(reservation)
     }
-    missing = sum(number not in live for number in range(min(workload.count, GROUPS_AT_MOST + len(live) + 1)))
+    missing = sum(group_index not in live for group_index in range(min(workload.count, GROUPS_AT_MOST + len(live) + 1)))
     if workload.size < 2 or not 0 < missing <= GROUPS_AT_MOST:
         return None
     blocks = list(_blocks(index, workload, known.unwritable))
@@ -143,8 +143,8 @@ def _room(chosen: Iterable[_Block]) -> Room:
 
 def _blocks(index: FleetIndex, workload: Workload, unwritable: Collection[str]) -> Iterator[_Block]:
     """Yield the places of the workload's size that are not free, but would be if smaller groups left."""
-    parts = index.tally(workload.instance_type, {}).parts
-    examined = heapq.nlargest(EXAMINED_AT_MOST, parts, key=lambda part: part[1])
+    ultraservers_with_free_nodes = index.tally(workload.instance_type, {}).parts
+    examined = heapq.nlargest(EXAMINED_AT_MOST, ultraservers_with_free_nodes, key=lambda part: part[1])
     for ultraserver_name, _ in examined:
         stored, group = index.ultraserver_by_name.get(ultraserver_name), index.group_by_name.get(ultraserver_name)
         if stored is None or group is None or stored.deleting or ultraserver_name in unwritable:
@@ -251,26 +251,26 @@ class _Judge:
             node_name for node_name in node_names if node_name not in leaving_nodes and index.is_taken(node_name)
         ]
         nodes = [index.node_by_name[node_name] for node_name in node_names]
-        shown = [replace(node, tag=None) for node in published if node.kind == kind]
+        published_of_kind = [replace(node, tag=None) for node in published if node.kind == kind]
         claims = [ClaimUse("", f"on-{node_name}", (node_name,), None) for node_name in taken_nodes]
         empty = [replace(ultraserver, reservations=(), unread=()) for ultraserver in ultraservers]
         return FleetSnapshot(
-            published=tuple(shown), nodes=tuple(nodes), claims=tuple(claims), ultraservers=tuple(empty)
+            published=tuple(published_of_kind), nodes=tuple(nodes), claims=tuple(claims), ultraservers=tuple(empty)
         )
 
     def _names(self, chosen: Sequence[_Block]) -> set[str]:
         """Return the names of the UltraServers that the planner sees."""
         numbers_by_size = Counter(mover.allocation.node_count for block in chosen for mover in block.movers)
         numbers_by_size[self.workload.size] += self.missing
-        names = {block.slot.ultraserver for block in chosen}
+        ultraserver_names = {block.slot.ultraserver for block in chosen}
         for size, number in numbers_by_size.items():
             free = self.index.places(self.workload.instance_type, size).best(everywhere(chosen[0].slot.kind))
             # Those in chosen places are no places for what leaves them.
             most = number + self.workload.size * len(chosen) + SPARE
-            names.update(slot.ultraserver for slot in free[:most])
+            ultraserver_names.update(slot.ultraserver for slot in free[:most])
         whole = self.index.places(self.workload.instance_type, SIZE).worst(everywhere(chosen[0].slot.kind))
-        names.update(slot.ultraserver for slot in itertools.islice(whole, self.kept))
-        return names - {*self.unwritable}
+        ultraserver_names.update(slot.ultraserver for slot in itertools.islice(whole, self.kept))
+        return ultraserver_names - {*self.unwritable}
 
 
 def _as_if_new(workload: Workload, uid: str, count: int, size: int, created: datetime.datetime) -> Workload:

@@ -21,7 +21,7 @@ from controller.plan.ledger import Ledger
 from neuron_dra.core.ultraserver import UnreadAllocation
 
 
-def writes(ledger: Ledger, names: Sequence[str]) -> tuple[list[Action], list[WriteUltraServerStatus]]:
+def writes(ledger: Ledger, ultraserver_names: Sequence[str]) -> tuple[list[Action], list[WriteUltraServerStatus]]:
     """Return the writes of NeuronUltraServers, at most one for each object.
 
     The first list has creations, deletions, finalizers and topologies, the second one statuses with reservations. If
@@ -30,7 +30,7 @@ def writes(ledger: Ledger, names: Sequence[str]) -> tuple[list[Action], list[Wri
     """
     others: list[Action] = []
     statuses: list[WriteUltraServerStatus] = []
-    for ultraserver_name in names:
+    for ultraserver_name in ultraserver_names:
         group = ledger.index.group_by_name.get(ultraserver_name)
         stored = ledger.index.ultraserver_by_name.get(ultraserver_name)
         if stored is None:
@@ -116,8 +116,8 @@ def _finalizers(ledger: Ledger, stored: UltraServer) -> tuple[str, ...] | None:
     needs_finalizer = _is_reserved(ledger, stored)
     if needs_finalizer == (RESERVED in stored.finalizers) or (needs_finalizer and stored.deleting):
         return None
-    others = tuple(finalizer for finalizer in stored.finalizers if finalizer != RESERVED)
-    return (*others, RESERVED) if needs_finalizer else others
+    other_finalizers = tuple(finalizer for finalizer in stored.finalizers if finalizer != RESERVED)
+    return (*other_finalizers, RESERVED) if needs_finalizer else other_finalizers
 
 
 def object_of(action: Action) -> str:

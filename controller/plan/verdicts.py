@@ -185,12 +185,12 @@ def _with_cause(shortage: placement.Shortage | None, leaving: tuple[str, str] | 
 
 def _blocked_by_dead_nodes(view: View) -> tuple[str, str] | None:
     """Return why slots with a replacement cannot drain yet, as a reason and a message; None if they can."""
-    replaced_indices = {reservation.allocation.ultraserver_index for reservation in view.held.pending}
+    pending_indices = {reservation.allocation.ultraserver_index for reservation in view.held.pending}
     live = view.held.live()
     replaced = [
         reservation
         for index, reservation in live.items()
-        if index in replaced_indices and reservation.allocation.phase is Phase.BOUND
+        if index in pending_indices and reservation.allocation.phase is Phase.BOUND
     ]
     reasons = (releasing.pods_on_dead_nodes(view.sight, (reservation,)) for reservation in replaced)
     return next((reason for reason in reasons if reason is not None), None)
@@ -198,21 +198,23 @@ def _blocked_by_dead_nodes(view: View) -> tuple[str, str] | None:
 
 def describe_moves(view: View) -> str:
     """Return a message that names each slot and its replacement."""
-    replaced = {
+    opened_by_index = {
         reservation.allocation.ultraserver_index: reservation.allocation
         for reservation in (*view.held.live().values(), *view.leaving())
         if reservation.allocation.phase is not Phase.PENDING
     }
     texts = []
-    for replacement in view.held.pending:
-        index, reserved = replacement.allocation.ultraserver_index, replacement.allocation
-        if index in replaced:
-            texts.append(f"group {index} moves from {shortened(replaced[index].nodes)} to {shortened(reserved.nodes)}")
-            if index == 0 and view.workload.count > 1:
-                texts.append(
-                    f"rank 0 moves too: running pods of other groups keep NEURON_DRA_RANK0_NODE={replaced[0].nodes[0]} "
-                    "until they are recreated"
-                )
+    for pending in view.held.pending:
+        index = pending.allocation.ultraserver_index
+        opened = opened_by_index.get(index)
+        if opened is None:
+            continue
+        texts.append(f"group {index} moves from {shortened(opened.nodes)} to {shortened(pending.allocation.nodes)}")
+        if index == 0 and view.workload.count > 1:
+            texts.append(
+                f"rank 0 moves too: running pods of other groups keep NEURON_DRA_RANK0_NODE={opened.nodes[0]} "
+                "until they are recreated"
+            )
     return join_texts(*texts)
 
 
@@ -221,9 +223,9 @@ def _explained(view: View, verdict: Verdict) -> Verdict:
     texts = [verdict.message]
     unwritable = view.sight.known.unwritable
     if unwritable and verdict.reason in SHORTAGE_REASONS:
-        names = sorted(unwritable)
-        why = unwritable[names[0]]
-        texts.append(f"left out, because their status cannot be written: {shortened(names)} ({why})")
+        unwritable_names = sorted(unwritable)
+        why = unwritable[unwritable_names[0]]
+        texts.append(f"left out, because their status cannot be written: {shortened(unwritable_names)} ({why})")
     if verdict.reason == Reason.CAPACITY_SPLIT:
         texts.append(view.sight.known.room.get(view.workload.uid, ""))
     if verdict.reason in WAITING:
@@ -256,17 +258,17 @@ def degradation(view: View, more: str = "") -> tuple[str, str] | None:
         return None
     texts = []
     for reason in reasons:
-        names = list(dict.fromkeys(fault.name for fault in faults if fault.reason == reason))
-        shown = _with_reports(view, names) if reason == Reason.NODE_UNHEALTHY else names
+        affected = list(dict.fromkeys(fault.name for fault in faults if fault.reason == reason))
+        shown = _with_reports(view, affected) if reason == Reason.NODE_UNHEALTHY else affected
         texts.append(f"{recovery.FAULTS[reason].text}: {shortened(shown)}")
     reason, prospect = _outlook(view, [fault for fault in faults if fault.acts_at is not None], bound)
     return reason or (*reasons, Reason.PODS_UNSCHEDULABLE)[0], join_texts(*texts, unschedulable, prospect, more)
 
 
-def _with_reports(view: View, names: Sequence[str]) -> list[str]:
+def _with_reports(view: View, node_names: Sequence[str]) -> list[str]:
     """Return the names of nodes, each with what agents report of it."""
-    nodes = [view.sight.node(node_name) for node_name in names]
-    return [node_name if node is None else node.report for node_name, node in zip(names, nodes, strict=True)]
+    nodes = [view.sight.node(node_name) for node_name in node_names]
+    return [node_name if node is None else node.report for node_name, node in zip(node_names, nodes, strict=True)]
 
 
 def _outlook(view: View, faults: list[recovery.NodeFault], bound: list[Reservation]) -> tuple[str, str]:

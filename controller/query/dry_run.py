@@ -43,9 +43,9 @@ def grouped(index: FleetIndex, now: datetime.datetime, limits: Limits, known: Kn
     guards = [action for action in actions if isinstance(action, SetFinalizers) and FINALIZER in action.finalizers]
     keys = {workload.uid: key for key, workload in index.workload_by_key.items()}
     for guard in guards:
-        [uid] = guard.owners
-        workload = index.workload_by_uid[uid]
-        index.put_workload(keys[uid], replace(workload, finalizers=guard.finalizers))
+        [workload_uid] = guard.owners
+        workload = index.workload_by_uid[workload_uid]
+        index.put_workload(keys[workload_uid], replace(workload, finalizers=guard.finalizers))
     index.refresh()
     return Grouped(index, (*created, *guards), known)
 

@@ -249,7 +249,7 @@ class _After:
             ]
         return sorted(reservations, key=lambda pair: (pair[1].ultraserver_index, pair[1].allocation_id))
 
-    def shortage(self, workload: Workload, missing: int) -> pb.Shortage:
+    def shortage(self, workload: Workload, missing_groups: int) -> pb.Shortage:
         """Return the numbers of what a workload lacks."""
         key = (workload.instance_type, workload.size)
         free, free_nodes = Overlay(self.index.places(*key)), dict[str, int]()
@@ -267,9 +267,9 @@ class _After:
         counted = self.index.tally(workload.instance_type, free_nodes)
         groups = placement.most_of_a_kind(free.of_a_kind())
         return pb.Shortage(
-            groups_missing=missing,
+            groups_missing=missing_groups,
             groups_free=groups,
-            nodes_short=max(0, missing - groups) * workload.size,
+            nodes_short=max(0, missing_groups - groups) * workload.size,
             nodes_free=counted.free,
             nodes_total=counted.nodes,
         )
@@ -277,10 +277,10 @@ class _After:
 
 def _planned(workload: Workload, planned: Plan, after: _After) -> pb.PlannedWorkload:
     """Return the plan's result for one workload."""
-    own = after.held(workload)
-    live = {allocation.ultraserver_index for _, allocation in own if allocation.phase is not Phase.DRAINING}
-    missing = sum(index not in live for index in range(workload.count))
-    fits = not workload.deleting and not missing
+    own_allocations = after.held(workload)
+    live = {allocation.ultraserver_index for _, allocation in own_allocations if allocation.phase is not Phase.DRAINING}
+    missing_groups = sum(index not in live for index in range(workload.count))
+    fits = not workload.deleting and not missing_groups
     verdict = planned.verdicts.get(workload.uid)
     answer = pb.PlannedWorkload(
         namespace=workload.namespace,
@@ -289,7 +289,7 @@ def _planned(workload: Workload, planned: Plan, after: _After) -> pb.PlannedWork
         topology_size=workload.size,
         server_count=workload.count,
         fits=fits,
-        reservations=[_reservation(ultraserver_name, allocation) for ultraserver_name, allocation in own],
+        reservations=[_reservation(ultraserver_name, allocation) for ultraserver_name, allocation in own_allocations],
     )
     stored_ids = {reservation.allocation.allocation_id for reservation in after.index.held(workload.uid)}
     for reservation in answer.reservations:
@@ -300,5 +300,5 @@ def _planned(workload: Workload, planned: Plan, after: _After) -> pb.PlannedWork
         if verdict.degraded is not None:
             answer.degraded.CopyFrom(pb.Problem(reason=verdict.degraded[0], message=verdict.degraded[1]))
     if not fits and not workload.deleting:
-        answer.shortage.CopyFrom(after.shortage(workload, missing))
+        answer.shortage.CopyFrom(after.shortage(workload, missing_groups))
     return answer
