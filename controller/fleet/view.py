@@ -164,7 +164,7 @@ class View:
 
         None if this plan has changed reservations of others, which may be what it waits for.
         """
-        workload, known, index = self.workload, self.sight.known, self.sight.index
+        workload, sight, index = self.workload, self.sight, self.sight.index
         if self.holdings.version:
             return None
         keys = [
@@ -172,9 +172,9 @@ class View:
         ]
         return (
             index.slot_index.changes(workload.instance_type),
-            known.unwritable,
-            known.priorities.get(workload.priority_class),
-            known.room.get(workload.uid),
+            sight.known.unwritable,
+            sight.known.priorities.get(workload.priority_class),
+            sight.known.room.get(workload.uid),
             self.starving,
             *(self.turns.get(turn_key) for turn_key in keys),
             None if index.namespaces is None else index.namespaces.get(workload.namespace, False),

@@ -197,26 +197,26 @@ def _explained(ledger: Ledger, reservation_writes: Sequence[WriteUltraServerStat
 
     Its whole status waits for those writes, and would say what held before them: perhaps for ever.
     """
-    known, status_writes = ledger.sight.known, ledger.writes.statuses
-    waiting: dict[str, list[str]] = {}
+    sight, status_writes = ledger.sight, ledger.writes.statuses
+    unwritable_by_uid: dict[str, list[str]] = {}
     for write in reservation_writes:
-        for workload_uid in write.owners if write.name in known.unwritable else ():
-            waiting.setdefault(workload_uid, []).append(write.name)
-    hindered_uids = waiting.keys() | known.rejected.keys()
+        for workload_uid in write.owners if write.name in sight.known.unwritable else ():
+            unwritable_by_uid.setdefault(workload_uid, []).append(write.name)
+    hindered_uids = unwritable_by_uid.keys() | sight.known.rejected.keys()
     if not hindered_uids:
         return status_writes
     explained_writes = [write for write in status_writes if hindered_uids.isdisjoint(write.owners)]
     for workload in (indexed for indexed in ledger.index.workloads if indexed.uid in hindered_uids):
-        if workload.uid not in waiting:
-            reason, text = known.rejected[workload.uid]
-            explained_writes += statuses.condition(workload, reason, text, ledger.sight.now)
+        if workload.uid not in unwritable_by_uid:
+            reason, text = sight.known.rejected[workload.uid]
+            explained_writes += statuses.condition(workload, reason, text, sight.now)
             continue
-        ultraserver_names = waiting[workload.uid]
+        ultraserver_names = unwritable_by_uid[workload.uid]
         text = (
             "reservations cannot be changed or stored, because the status of NeuronUltraServer "
-            f"{shortened(ultraserver_names)} cannot be written: {known.unwritable[ultraserver_names[0]]}"
+            f"{shortened(ultraserver_names)} cannot be written: {sight.known.unwritable[ultraserver_names[0]]}"
         )
-        explained_writes += statuses.condition(workload, Reason.RESERVATION_NOT_STORED, text, ledger.sight.now)
+        explained_writes += statuses.condition(workload, Reason.RESERVATION_NOT_STORED, text, sight.now)
     return explained_writes
 
 
