@@ -10,9 +10,9 @@ import pytest
 from hack.generate import render
 from neuron_dra.core import efa
 from neuron_dra.core.wire import Obj
+from neuron_dra.emulation.admission import Denied, admit
 from tests.support import fast_yaml
 from tests.support.built_tools import HELM, needs
-from tests.support.policies import Denied, admit
 
 PLUGIN = "system:serviceaccount:neuron-dra-driver:neuron-dra-driver-sa"
 needs_helm = needs("helm")
