@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Any
 
+import msgspec
 import pytest
 
 from neuron_dra.core.wire import Obj
 from neuron_dra.emulation.embedded_api.server import EmbeddedApi
+from neuron_dra.kube.client import MERGE_PATCH
+from neuron_dra.kube.requests import Resource
+
+DEPLOYMENTS = Resource("apps", "v1", "deployments", namespaced=True)
 
 
 @pytest.fixture
@@ -94,6 +99,19 @@ async def test_scaled_deployment_has_that_many_pods(api: EmbeddedApi, replicas: 
     api.patch("deployments", "a", {"spec": {"replicas": replicas}}, "default")
     await api.settle()
     assert len(pods(api)) == replicas
+
+
+async def test_scale_changes_the_replicas(api: EmbeddedApi) -> None:
+    api.create(deployment())
+    await api.settle()
+    path = DEPLOYMENTS.path("default", "a", "scale")
+    client = api.client()
+    await client.request("PATCH", path, body={"spec": {"replicas": 2}}, content_type=MERGE_PATCH)
+    await api.settle()
+    scale = msgspec.json.decode(await client.request("GET", path))
+    assert (scale["kind"], scale["spec"], scale["status"]["replicas"]) == ("Scale", {"replicas": 2}, 2)
+    assert scale["status"]["selector"] == "app=a"
+    assert len(pods(api)) == 2
 
 
 async def test_rolling_update_keeps_most_pods_available(api: EmbeddedApi) -> None:

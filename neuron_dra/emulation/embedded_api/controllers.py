@@ -8,12 +8,17 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from neuron_dra.core.wire import Obj
-from neuron_dra.emulation.embedded_api import workload_controllers
 from neuron_dra.emulation.embedded_api.claim_controller import ClaimController
 from neuron_dra.emulation.embedded_api.eviction import budget_status
 from neuron_dra.emulation.embedded_api.garbage import GarbageCollector
 from neuron_dra.emulation.embedded_api.history import Event
+from neuron_dra.emulation.embedded_api.job_controller import JobController
 from neuron_dra.emulation.embedded_api.store import DeleteOptions, ObjectStore
+from neuron_dra.emulation.embedded_api.workload_controllers import (
+    DaemonSetController,
+    DeploymentController,
+    ReplicaSetController,
+)
 
 _BURST = 200  # changes handled before other tasks can run
 _OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
@@ -29,7 +34,7 @@ class Controllers:
 
     def __init__(self, store: ObjectStore, *, workloads: bool = False) -> None:
         """`workloads` adds the controllers of Deployments, ReplicaSets, DaemonSets and Jobs."""
-        self._kinds = (*_KINDS, *(workload_controllers.CONTROLLERS if workloads else ()))
+        self._kinds = (*_KINDS, *(_OF_WORKLOADS if workloads else ()))
         self._queue: deque[Event] = deque()
         self._wanted = asyncio.Event()
         self._idle = asyncio.Event()
@@ -191,4 +196,10 @@ _KINDS: Final[tuple[Callable[[ObjectStore], EmulatedController], ...]] = (
     NamespaceController,
     BudgetController,
     PodCollector,
+)
+_OF_WORKLOADS: Final[tuple[Callable[[ObjectStore], EmulatedController], ...]] = (
+    ReplicaSetController,
+    DeploymentController,
+    DaemonSetController,
+    JobController,
 )

@@ -25,6 +25,7 @@ from neuron_dra.emulation.embedded_api import (
     openapi,
     patches,
     proxy,
+    scale,
     schema,
     selectors,
 )
@@ -292,7 +293,7 @@ class Handler:
         resource, namespace, name = target.resource, target.namespace, target.name
         store = self._store
         if target.subresource == "scale":
-            return 200, self._scale(request, verb, target, body, dry_run=dry_run)
+            return 200, scale.change(store, request, verb, store.get(resource, namespace, name), body, dry_run=dry_run)
         if verb == "list":
             return 200, self._list(request, target)
         if verb == "get":
@@ -322,19 +323,6 @@ class Handler:
         if gone and not resource.returns_deleted:
             return 200, messages.success(resource, obj)
         return 200, self._out(target, obj)
-
-    def _scale(self, request: RequestParts, verb: str, target: _Target, body: Any, *, dry_run: bool) -> Obj:
-        """Read or change the number of replicas of an object, as a Scale of autoscaling/v1."""
-        resource, namespace, name = target.resource, target.namespace, target.name
-        obj = self._store.get(resource, namespace, name)
-        if verb != "get":
-            wanted = body
-            if verb == "patch":
-                wanted = patches.apply(request.content_type, _scale_of(obj), body, custom=False)
-            replicas = (wanted.get("spec") or {}).get("replicas", 0)
-            changed = {**obj, "spec": {**obj["spec"], "replicas": replicas}}
-            obj = self._store.update(resource, namespace, name, changed, dry_run=dry_run)
-        return _scale_of(obj)
 
     def _tables(self, request: RequestParts, target: _Target) -> Tables | None:
         """Return what makes tables of the reply to a request that asks for them; None if it does not."""
@@ -500,19 +488,3 @@ def _verb(request: RequestParts, target: _Target) -> str:
                 return "delete"
             return "deletecollection"
     raise errors.method_not_allowed()
-
-
-def _scale_of(obj: Obj) -> Obj:
-    """Return the Scale of an object."""
-    meta, status = obj["metadata"], obj.get("status") or {}
-    selector = (obj["spec"].get("selector") or {}).get("matchLabels") or {}
-    return {
-        "kind": "Scale",
-        "apiVersion": "autoscaling/v1",
-        "metadata": {key: meta[key] for key in ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")},
-        "spec": {"replicas": obj["spec"].get("replicas", 1)},
-        "status": {
-            "replicas": status.get("replicas", 0),
-            "selector": ",".join(f"{key}={value}" for key, value in sorted(selector.items())),
-        },
-    }

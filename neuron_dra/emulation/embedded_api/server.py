@@ -22,7 +22,7 @@ import yaml
 from aiohttp import web
 
 from neuron_dra.core.wire import Obj
-from neuron_dra.emulation.embedded_api import bodies, openapi, patches, workload_controllers
+from neuron_dra.emulation.embedded_api import bodies, job_controller, openapi, patches
 from neuron_dra.emulation.embedded_api.columns import QUALIFICATION, ULTRASERVER, WORKLOAD, Column
 from neuron_dra.emulation.embedded_api.controllers import Controllers
 from neuron_dra.emulation.embedded_api.direct import DirectClient
@@ -71,7 +71,7 @@ class EmbeddedApi:
         self.proxy = self._handler.proxy
         self.store.mutators += [self._dropper, self._adder]
         if workloads:
-            self.store.mutators.append(workload_controllers.complete_job)
+            self.store.mutators.append(job_controller.complete_job)
         self._controllers = Controllers(self.store, workloads=workloads) if controllers else None
         self._port = port
         self.tls = tls

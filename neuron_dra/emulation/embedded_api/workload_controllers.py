@@ -1,9 +1,8 @@
-"""Deployments, ReplicaSets, DaemonSets and Jobs: creates, replaces and counts pods, as kube-controller-manager does.
+"""Deployments, ReplicaSets and DaemonSets: creates, replaces and counts pods, as kube-controller-manager does.
 
-Left out: a Job's podFailurePolicy, successPolicy, deadlines and the pauses between its attempts; a Deployment's pause,
-rollback and minReadySeconds. Nothing reads the clock but for timestamps.
+Left out: a Deployment's pause, rollback and minReadySeconds. Nothing reads the clock but for timestamps.
 
-Source: kubernetes@v1.37.0 pkg/controller/{replicaset,deployment,job}.
+Source: kubernetes@v1.37.0 pkg/controller/{replicaset,deployment,daemon}.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -25,9 +23,8 @@ from neuron_dra.simulate import model, nodes
 
 TEMPLATE_HASH: Final = "pod-template-hash"
 REVISION: Final = "deployment.kubernetes.io/revision"
-COMPLETION_INDEX: Final = "batch.kubernetes.io/job-completion-index"
 _KEPT_REPLICA_SETS: Final = 10  # the default of revisionHistoryLimit
-_ENDED: Final = ("Succeeded", "Failed")
+ENDED: Final = ("Succeeded", "Failed")
 
 
 class WorkloadController:
@@ -216,7 +213,7 @@ class DeploymentController(WorkloadController):
         uids = {each["metadata"]["uid"] for each in old}
         pods = self._store.list(self._pods, new["metadata"]["namespace"])
         is_left = any(
-            (controller_of(pod) or {}).get("uid") in uids and (pod.get("status") or {}).get("phase") not in _ENDED
+            (controller_of(pod) or {}).get("uid") in uids and (pod.get("status") or {}).get("phase") not in ENDED
             for pod in pods
         )
         if not is_left:
@@ -316,140 +313,6 @@ class DaemonSetController(WorkloadController):
                 self.create_pod(obj, {**template, "spec": {**template["spec"], "nodeName": node}})
 
 
-class JobController(WorkloadController):
-    kind, plural = "Job", "jobs"
-
-    def __init__(self, store: ObjectStore) -> None:
-        super().__init__(store)
-        self._ended: defaultdict[str, dict[str, tuple[bool, int]]] = defaultdict(dict)
-        """By UID of the Job and of a pod that ended: whether it succeeded, and its index. A deleted pod counts too."""
-
-    def sync(self, obj: Obj) -> None:
-        """Count the pods that ended, and create those that are missing."""
-        if any(each["type"] in ("Complete", "Failed") and each["status"] == "True" for each in conditions_of(obj)):
-            return
-        spec, pods = obj["spec"], self.of(obj)
-        ended = self._ended[obj["metadata"]["uid"]]
-        for pod in pods:
-            phase = (pod.get("status") or {}).get("phase")
-            if phase in _ENDED:
-                ended[pod["metadata"]["uid"]] = phase == "Succeeded", _index(pod)
-        active = [pod for pod in pods if is_active(pod)]
-        succeeded = [index for is_success, index in ended.values() if is_success]
-        failed = len(ended) - len(succeeded)
-        if spec.get("suspend"):
-            self._end(active)
-            self._write(obj, [], succeeded, failed, self._suspended(obj, is_true=True))
-        elif failed > int(spec.get("backoffLimit", 6)):
-            self._end(active)
-            text = "Job has reached the specified backoff limit"
-            self._write(obj, [], succeeded, failed, self._finish(obj, "Failed", "BackoffLimitExceeded", text))
-        elif self._is_complete(spec, active, succeeded):
-            text = "Reached expected number of succeeded pods"
-            self._write(obj, [], succeeded, failed, self._finish(obj, "Complete", "CompletionsReached", text))
-        else:
-            conditions = self._suspended(obj, is_true=False) if conditions_of(obj) else []
-            self._write(obj, active, succeeded, failed, conditions)
-            self._start(obj, active, succeeded)
-
-    def _end(self, pods: Sequence[Obj]) -> None:
-        for pod in pods:
-            self.delete(self._pods, pod)
-
-    @staticmethod
-    def _is_complete(spec: Obj, active: Sequence[Obj], succeeded: Sequence[int]) -> bool:
-        completions = spec.get("completions")
-        if completions is None:  # a queue of work: the first success says that it is empty
-            return bool(succeeded) and not active
-        done = len(set(succeeded)) if spec.get("completionMode") == "Indexed" else len(succeeded)
-        return done >= int(completions)
-
-    def _start(self, obj: Obj, active: Sequence[Obj], succeeded: Sequence[int]) -> None:
-        """Create the pods that the parallelism allows."""
-        spec = obj["spec"]
-        parallelism, completions = int(spec.get("parallelism", 1)), spec.get("completions")
-        room = parallelism - len(active)
-        if completions is not None:
-            room = min(room, int(completions) - len(succeeded) - len(active))
-        elif succeeded:
-            room = 0
-        for pod in active[: max(0, -room)]:
-            self.delete(self._pods, pod)
-        if spec.get("completionMode") != "Indexed":
-            for _ in range(room):
-                self.create_pod(obj, spec["template"])
-            return
-        taken = {*succeeded, *map(_index, active)}
-        free = [index for index in range(int(completions or 0)) if index not in taken]
-        for index in free[: max(0, parallelism - len(active))]:
-            self._create_indexed(obj, index)
-
-    def _create_indexed(self, obj: Obj, index: int) -> None:
-        template = bodies.copied(obj["spec"]["template"])
-        meta, name = template.get("metadata") or {}, obj["metadata"]["name"]
-        variable = {"name": "JOB_COMPLETION_INDEX", "value": str(index)}
-        for container in (*template["spec"]["containers"], *(template["spec"].get("initContainers") or ())):
-            container["env"] = [*(container.get("env") or ()), variable]
-        template["spec"].setdefault("hostname", f"{name}-{index}")
-        mark = {COMPLETION_INDEX: str(index)}
-        self.create_pod(
-            obj,
-            template,
-            generateName=f"{name}-{index}-",
-            labels={**(meta.get("labels") or {}), **mark},
-            annotations={**(meta.get("annotations") or {}), **mark},
-        )
-
-    def _suspended(self, obj: Obj, *, is_true: bool) -> list[Obj]:
-        reason, text = ("JobSuspended", "Job suspended") if is_true else ("JobResumed", "Job resumed")
-        return [self.condition(obj, "Suspended", is_true=is_true, reason=reason, message=text)]
-
-    def _finish(self, obj: Obj, kind: str, reason: str, message: str) -> list[Obj]:
-        earlier = {"Complete": "SuccessCriteriaMet", "Failed": "FailureTarget"}[kind]
-        return [self.condition(obj, each, is_true=True, reason=reason, message=message) for each in (earlier, kind)]
-
-    def _write(
-        self, obj: Obj, active: Sequence[Obj], succeeded: Sequence[int], failed: int, conditions: Sequence[Obj]
-    ) -> None:
-        before = obj.get("status") or {}
-        status: Obj = {"ready": sum(map(is_ready, active)), "terminating": 0}
-        if not obj["spec"].get("suspend"):
-            status["startTime"] = before.get("startTime") or self._store.timestamp()
-        counts = {"active": len(active), "succeeded": len(succeeded), "failed": failed}
-        status |= {key: count for key, count in counts.items() if count}
-        if obj["spec"].get("completionMode") == "Indexed" and succeeded:
-            status["completedIndexes"] = _ranges(sorted(set(succeeded)))
-        if any(each["type"] == "Complete" for each in conditions):
-            status["completionTime"] = self._store.timestamp()
-        if conditions:
-            status["conditions"] = list(conditions)
-        meta = obj["metadata"]
-        if status != before:
-            changed = {**obj, "status": status}
-            self._store.update(self._resource, meta["namespace"], meta["name"], changed, subresource="status")
-
-
-CONTROLLERS: Final = (ReplicaSetController, DeploymentController, DaemonSetController, JobController)
-
-
-def complete_job(resource: EmbeddedResource, obj: Obj) -> None:
-    """Set the defaults of a new Job, and the selector and labels that tie its pods to it: a mutator of the store."""
-    spec, meta = obj.get("spec") or {}, obj["metadata"]
-    if resource.plural != "jobs" or "resourceVersion" in meta or "template" not in spec:
-        return
-    spec.setdefault("parallelism", 1)
-    spec.setdefault("backoffLimit", 6)
-    spec.setdefault("completionMode", "NonIndexed")
-    spec.setdefault("suspend", False)
-    if "completions" not in spec and spec["parallelism"] == 1:
-        spec["completions"] = 1
-    labels = {f"{prefix}controller-uid": meta["uid"] for prefix in ("", "batch.kubernetes.io/")}
-    labels |= {f"{prefix}job-name": meta["name"] for prefix in ("", "batch.kubernetes.io/")}
-    template = spec["template"]["metadata"] = dict(spec["template"].get("metadata") or {})
-    template["labels"] = {**(template.get("labels") or {}), **labels}
-    spec.setdefault("selector", {"matchLabels": {"batch.kubernetes.io/controller-uid": meta["uid"]}})
-
-
 def controller_of(obj: Obj) -> Obj | None:
     """Return the owner reference of an object's controller, if it has one."""
     owners = (obj.get("metadata") or {}).get("ownerReferences") or ()
@@ -470,7 +333,7 @@ def conditions_of(obj: Obj) -> Sequence[Obj]:
 
 def is_active(pod: Obj) -> bool:
     """Return True for a pod that has not ended, and is not to end."""
-    return (pod.get("status") or {}).get("phase") not in _ENDED and not pod["metadata"].get("deletionTimestamp")
+    return (pod.get("status") or {}).get("phase") not in ENDED and not pod["metadata"].get("deletionTimestamp")
 
 
 def is_ready(pod: Obj) -> bool:
@@ -516,18 +379,3 @@ def _share(value: Any, total: int, *, up: bool) -> int:
         return int(text)
     share = int(text[:-1]) * total / 100
     return math.ceil(share) if up else math.floor(share)
-
-
-def _index(pod: Obj) -> int:
-    return int((pod["metadata"].get("annotations") or {}).get(COMPLETION_INDEX, -1))
-
-
-def _ranges(numbers: Sequence[int]) -> str:
-    """Return sorted numbers as a Job shows them: 0-2,4."""
-    parts: list[list[int]] = []
-    for number in numbers:
-        if parts and parts[-1][1] == number - 1:
-            parts[-1][1] = number
-        else:
-            parts.append([number, number])
-    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in parts)
