@@ -36,6 +36,9 @@ class PublishTiming:
     compare_s: float = seconds(
         720.0, "between full lists and compares, even if the watch reported no change: five an hour"
     )
+    efa_compare_s: float = seconds(
+        3600.0, "the same, of the slice with EFA interfaces: with the five above, six lists an hour"
+    )
     retry_s: tuple[float, float] = seconds((0.5, 60.0), "first and longest wait after a failure")
     longest_retry_after_s: float = seconds(
         60.0, "cap on the API server's Retry-After, as long as the longest wait without one"

@@ -11,7 +11,6 @@ import logging
 import random
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 import grpc
 
@@ -55,8 +54,6 @@ from neuron_dra.node.timing import PluginTiming
 from neuron_dra.settings import PluginSettings
 
 log = logging.getLogger(__name__)
-
-COMPARE_S: Final = 3600.0  # between lists of the slice: with the five of the Neuron driver, six lists an hour
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,13 +254,13 @@ class InterfaceDriver:
         timing = self._shared.timing.publish
         waits = backoff.delays(*timing.retry_s, random.random)
         now = asyncio.get_running_loop().time
-        compare_at = now() + COMPARE_S * random.uniform(0.9, 1.1)
+        compare_at = now() + timing.efa_compare_s * random.uniform(0.9, 1.1)
         while True:
             changes_seen = self.dirty.count
             try:
                 if now() >= compare_at:
                     await self.slices.relist()
-                    compare_at = now() + COMPARE_S * random.uniform(0.9, 1.1)
+                    compare_at = now() + timing.efa_compare_s * random.uniform(0.9, 1.1)
                 await self.publish()
                 waits = backoff.delays(*timing.retry_s, random.random)
             except (ApiError, ClaimError, OSError) as err:

@@ -138,10 +138,6 @@ def _names(folder: str) -> list[str]:
 
 def _text(path: str) -> str:
     """Return the text of a small file; empty if it cannot be read."""
-    with contextlib.suppress(OSError):
-        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        try:
-            return os.read(handle, MAX_BYTES).decode(errors="replace").strip()
-        finally:
-            os.close(handle)
+    with contextlib.suppress(OSError), open(path, "rb", buffering=0) as file:
+        return file.read(MAX_BYTES).decode(errors="replace").strip()
     return ""
