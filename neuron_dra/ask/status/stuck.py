@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -34,17 +34,13 @@ class StuckPod:
 
 def stuck(world: World, namespace: str) -> list[StuckPod]:
     """Return these pods; `namespace` limits them, empty for all."""
-    return explained(world, list(placed(world, namespace)))
-
-
-def explained(world: World, pods: Sequence[Wire]) -> list[StuckPod]:
-    """Return those of the pods with a reason why they do not start or end."""
-    if not pods:
+    placed = list(_placed(world, namespace))
+    if not placed:
         return []
     from neuron_dra.ask.why import pod as why_pod
 
     stuck_pods = []
-    for pod in pods:
+    for pod in placed:
         report = why_pod.report(world, pod)
         if report.fine or not report.findings:
             continue
@@ -73,8 +69,8 @@ def without_devices(world: World, namespace: str) -> list[FleetFault]:
     return pod_faults
 
 
-def placed(world: World, namespace: str) -> Iterator[Wire]:
-    """Yield up to MOST pods that have a node and devices, and have not started, or are being deleted."""
+def _placed(world: World, namespace: str) -> Iterator[Wire]:
+    """Yield pods that have a node and devices, and have not started, or are being deleted."""
     number_yielded = 0
     for pod, pod_place in world.placed_pods:
         is_waiting = pod_place.status.phase in ("", "Pending") or pod["metadata"].get("deletionTimestamp")

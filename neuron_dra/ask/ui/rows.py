@@ -85,8 +85,7 @@ def server(members: Sequence[NodeView], missing: Mapping[int, str]) -> dict[str,
     nodes = []
     for number, (position, name) in enumerate(sorted([*named, *missing.items()])):
         x, y = picture.PLACES[position] if is_square else (number % columns, number // columns)
-        is_missing = position in missing and (position, name) not in named
-        nodes.append({"name": name, "position": position, "x": x, "y": y, "missing": is_missing})
+        nodes.append({"name": name, "position": position, "x": x, "y": y, "missing": position in missing})
     links = []
     for way, pairs in picture.PAIRS.items() if is_square else ():
         for pair in pairs:

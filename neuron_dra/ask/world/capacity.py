@@ -54,9 +54,8 @@ def _layout(node: NodeView) -> dict[int, list[list[int]]]:
 def servers(nodes: Sequence[NodeView]) -> tuple[int, int, int]:
     """Return how many whole UltraServers are free, then pairs, and then single nodes of the others."""
     whole = pairs = single = 0
-    members_by_id: dict[str, list[NodeView]] = defaultdict(
-        list
-    )  # in any order: sorting names takes longer than the rest
+    # In any order: sorting the names of a large fleet takes longer than the rest.
+    members_by_id: dict[str, list[NodeView]] = defaultdict(list)
     for node in nodes:
         if node.ultraserver:
             members_by_id[node.ultraserver].append(node)
