@@ -164,11 +164,6 @@ class PluginSettings:
         False,
         "serve EFA interfaces too, under the driver name dra.net, where no other program manages them (docs/efa.md)",
     )
-    claim_status: bool = _setting(
-        False,
-        "write the devices, and the environment of their containers, into status.devices of each prepared claim; on "
-        "Kubernetes 1.36 and later (docs/device-metadata.md)",
-    )
     kubeconfig: str = _setting(
         "", "kubeconfig file, or several as in a:b; empty inside a cluster; credentials are renewed before they expire"
     )

@@ -22,7 +22,6 @@ FIRST_WITH_TAINTS: Final = (1, 36)
 """The first scheduler that reads taints of devices by default."""
 FIRST_NEW_ALLOCATOR: Final = (1, 36)
 """The first scheduler that tries combinations of devices, in the order of their slices; older ones try every order."""
-FIRST_WITH_CLAIM_STATUS: Final = (1, 36)
 """The first API server on which the driver writes the status of prepared claims."""
 FIRST_THAT_ALWAYS_LISTS_CLAIMS: Final = (1, 36)
 """The first kubelet whose pod-resources API lists claims whatever its feature gates say."""

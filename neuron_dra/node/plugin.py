@@ -42,7 +42,6 @@ from neuron_dra.node.metrics import PluginMetrics
 from neuron_dra.node.own_node import OwnNode
 from neuron_dra.node.prepare import orphans, rediscovery
 from neuron_dra.node.prepare.claim_reader import ClaimReader
-from neuron_dra.node.prepare.claim_status import ClaimStatus
 from neuron_dra.node.prepare.flusher import Flusher
 from neuron_dra.node.prepare.host_folders import HostFolders
 from neuron_dra.node.prepare.inventory import Inventory
@@ -300,8 +299,6 @@ class Plugin:
         ]
         if self.efa is not None:
             loops += self.efa.loops()
-        if self.settings.claim_status:
-            loops.append(Loop("write claim status", ClaimStatus(self.client, self.prepared, timing).run))
         if self.settings.healthcheck_port:
             loops.append(Loop("serve health", lambda: self._tcp_health.run(timing.port_retry_s)))
         if address := self.settings.metrics_bind_address:

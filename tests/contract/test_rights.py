@@ -66,7 +66,6 @@ WITH_CONNECTED_SETS = rights(PLUGIN, {("resource.k8s.io", "deviceclasses"): "get
         ("", "events"): "create patch",
     },
 )
-WITH_CLAIM_STATUS = rights(PLUGIN, {("resource.k8s.io", "resourceclaims/status"): "update"})
 OF_THE_CONTROLLER = (
     rights(
         CONTROLLER,
@@ -182,7 +181,7 @@ def requests() -> set[Right]:
 
 @pytest.mark.testbed
 def test_every_request_is_granted(requests: set[Right]) -> None:
-    allowed = OF_THE_PLUGIN | WITH_CONNECTED_SETS | WITH_CLAIM_STATUS | OF_THE_CONTROLLER
+    allowed = OF_THE_PLUGIN | WITH_CONNECTED_SETS | OF_THE_CONTROLLER
     assert sorted(request for request in requests if not any(covers(right, request) for right in allowed)) == []
 
 

@@ -554,29 +554,6 @@ def test_device_metadata_is_a_value(value: str, expected: str | None) -> None:
 
 
 @needs_helm
-def test_claim_status_adds_its_rights() -> None:
-    """18.6: before Kubernetes 1.36, these rights include the whole status of all claims."""
-    found = template("--set", "draDriver.claimStatus=true", "--kube-version", "1.36.0")
-    [container] = [d["spec"]["template"]["spec"]["containers"][0] for d in found if d["kind"] == "DaemonSet"]
-    assert {"name": "CLAIM_STATUS", "value": "true"} in container["env"]
-    name = "neuron-dra-driver-kubelet-plugin"
-    [role] = [d for d in found if d["kind"] == "ClusterRole" and d["metadata"]["name"] == name]
-    names = ("resourceclaims/status", "resourceclaims/driver")
-    assert [rule for rule in role["rules"] if rule["resources"][0] in names] == [
-        {"apiGroups": ["resource.k8s.io"], "resources": ["resourceclaims/status"], "verbs": ["update"]},
-        {
-            "apiGroups": ["resource.k8s.io"],
-            "resources": ["resourceclaims/driver"],
-            "resourceNames": ["neuron.aws.com"],
-            "verbs": ["associated-node:update"],
-        },
-    ]
-    with pytest.raises(subprocess.CalledProcessError) as failed:
-        template("--set", "draDriver.claimStatus=true", "--kube-version", "1.35.9")
-    assert "draDriver.claimStatus needs Kubernetes 1.36 or later, this is v1.35.9" in failed.value.stderr
-
-
-@needs_helm
 def test_controller_affinity_and_labels_are_values() -> None:
     """14.16."""
     expression = "ultraserverOperator.affinity.nodeAffinity.preferredDuringSchedulingIgnoredDuringExecution"

@@ -48,7 +48,6 @@ async def test_page_has_each_loop_of_the_plugin(api: EmbeddedApi, host: PluginHo
     optional: dict[str, Any] = {
         "metrics_bind_address": "127.0.0.1:0",
         "healthcheck_port": free_port(),
-        "claim_status": True,
         "efa_interfaces": True,
     }
     async with host.running(**optional) as plugin:

@@ -122,10 +122,6 @@ argocd.argoproj.io/hook: Skip
   value: {{ .unhealthyDevices.holdSeconds | quote }}
 - name: DEVICE_WAIT_SECONDS
   value: {{ .deviceWaitSeconds | quote }}
-{{- if .claimStatus }}
-- name: CLAIM_STATUS
-  value: "true"
-{{- end }}
 {{- if $.Values.efa.enabled }}
 - name: EFA_INTERFACES
   value: "true"
