@@ -207,7 +207,7 @@ def _listed(holder: object, field: str) -> list[dict[str, Any]]:
     listed = holder.get(field) if isinstance(holder, dict) else None
     if not isinstance(listed, list):
         return []
-    return [each for each in listed if isinstance(each, dict)]
+    return [entry for entry in listed if isinstance(entry, dict)]
 
 
 def _device_ids(entry: Mapping[str, Any]) -> list[int]:
@@ -224,8 +224,8 @@ def device_files_in(text: str) -> set[int]:
 def _container_paths(edits: object) -> Iterator[str]:
     """Yield where container edits put device files."""
     for field, name in (("deviceNodes", "path"), ("mounts", "containerPath")):
-        for each in _listed(edits, field):
-            path = each.get(name)
+        for edit in _listed(edits, field):
+            path = edit.get(name)
             if isinstance(path, str):
                 yield path
 
@@ -258,12 +258,12 @@ def line(value: object) -> bytes:
 
 def is_of(claim: PreparedClaim, raw: bytes, driver: Driver = NEURON) -> bool:
     """Return True if the file contents `raw` equal the spec of `claim`, whatever their formatting."""
-    wanted = encode(spec(claim, driver))
-    if raw == wanted:
+    expected_bytes = encode(spec(claim, driver))
+    if raw == expected_bytes:
         return True
     try:
         document = json.loads(raw)
-        return isinstance(document, dict) and encode(document) == wanted
+        return isinstance(document, dict) and encode(document) == expected_bytes
     except (ValueError, RecursionError):
         return False
 
@@ -275,7 +275,7 @@ def annotated_ref(document: object) -> tuple[str, str, str] | None:
     notes = document.get("annotations")
     if not isinstance(notes, dict):
         return None
-    found = (notes.get(NAMESPACE), notes.get(NAME), notes.get(UID))
-    if all(isinstance(part, str) and part for part in found):
-        return found  # type: ignore[return-value]
+    claim_ref = (notes.get(NAMESPACE), notes.get(NAME), notes.get(UID))
+    if all(isinstance(part, str) and part for part in claim_ref):
+        return claim_ref  # type: ignore[return-value]
     return None

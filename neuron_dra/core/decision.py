@@ -49,17 +49,17 @@ def decide(
         raise ClaimError(f"claim {claim.ref} has no device of {names.DRIVER} in its allocation")
     if why := reservations.why_refused(claim, reservation, node_name):
         raise ClaimError(why)
-    others = [other for other in held if other.ref.uid != claim.ref.uid]
-    taken = _held_ids(others)
-    there = {device.name: device for device in node.devices}
+    other_claims = [prepared for prepared in held if prepared.ref.uid != claim.ref.uid]
+    taken = _held_ids(other_claims)
+    devices_by_name = {device.name: device for device in node.devices}
     agreed: dict[tuple[str, bool], tuple[tuple[str, ...], str]] = {}  # by request
     parts: list[tuple[AllocatedDevice, Members]] = []
     seen: set[int] = set()
     for result in claim.devices:
         _refuse_other_pools(claim.ref, result, node_name)
-        members = _physical(claim.ref, result.device, node, there)
+        members = _physical(claim.ref, result.device, node, devices_by_name)
         if not taken.isdisjoint(members.ids):
-            _refuse_overlap(claim.ref, result, members, others)
+            _refuse_overlap(claim.ref, result, members, other_claims)
         if not result.admin_access:
             _refuse_unhealthy(claim.ref, unhealthy(result))
         if not seen.isdisjoint(members.ids):
@@ -70,29 +70,29 @@ def decide(
             agreed[key] = _agreed(claim, result, node, reservation)
         parts.append((result, members))
     _refuse_another_count(claim, seen)
-    visible = _visible_cores(claim, parts, node)
+    visible_by_request = _visible_cores(claim, parts, node)
     devices = []
     for result, members in parts:
-        of_config, _ = agreed[result.request, result.admin_access]
-        env = (*of_config, *visible.get(result.request, ()))
+        variables, _ = agreed[result.request, result.admin_access]
+        env = (*variables, *visible_by_request.get(result.request, ()))
         devices.append(_prepared(claim.ref, result, members, env, device_files))
     workload = next((bound_to for _, bound_to in agreed.values() if bound_to), "")
     of_pod = claim.of_its_pod
-    made = PreparedClaim(claim.ref, tuple(devices), prepared_at, claim.pod, workload=workload, of_its_pod=of_pod)
-    told = notice.added(made, notices)
+    prepared = PreparedClaim(claim.ref, tuple(devices), prepared_at, claim.pod, workload=workload, of_its_pod=of_pod)
+    with_notices = notice.added(prepared, notices)
     if metadata:
-        return added(told, claim, node, reservation, metadata)
-    return told
+        return added(with_notices, claim, node, reservation, metadata)
+    return with_notices
 
 
 def _held_ids(claims: Iterable[PreparedClaim]) -> set[int]:
     """Return the Neuron devices that these claims hold; a claim with adminAccess holds none."""
-    held: set[int] = set()
+    held_ids: set[int] = set()
     for claim in claims:
         for device in claim.devices:
             if not device.admin_access:
-                held.update(device.device_ids)
-    return held
+                held_ids.update(device.device_ids)
+    return held_ids
 
 
 def refuse_new_allocation(prepared: PreparedClaim, claim: Claim) -> None:
@@ -101,21 +101,22 @@ def refuse_new_allocation(prepared: PreparedClaim, claim: Claim) -> None:
     This happens when the pod of a claim is deleted by force and the next pod gets the claim before the kubelet has
     unprepared it. The earlier pod's containers may still run.
     """
-    found = []
+    prepared_keys = []
     for d in prepared.devices:
-        found.append((d.request, d.pool, d.device, d.admin_access, d.share_id or ""))
-    was = sorted(found)
-    now = sorted((d.base_request, d.pool, d.device, d.admin_access, d.share_id or "") for d in claim.devices)
-    if was == now:
+        prepared_keys.append((d.request, d.pool, d.device, d.admin_access, d.share_id or ""))
+    prepared_keys.sort()
+    allocated_keys = sorted((d.base_request, d.pool, d.device, d.admin_access, d.share_id or "") for d in claim.devices)
+    if prepared_keys == allocated_keys:
         return
     for_pod = f" for pod {claim.ref.namespace}/{prepared.pod}" if prepared.pod else ""
     pod = "the pod that uses it"
     if claim.pod:
         pod = f"pod {claim.ref.namespace}/{claim.pod}"
     raise ClaimError(
-        f"claim {claim.ref} was allocated again before it was unprepared: {_listed(was)} of it are prepared{for_pod}, "
-        f"and {_listed(now) if now else 'no device'} is allocated now; delete {pod}, and the claim is prepared for the "
-        "next one. Until then the devices of both allocations stay held"
+        f"claim {claim.ref} was allocated again before it was unprepared: {_listed(prepared_keys)} of it are "
+        f"prepared{for_pod}, and {_listed(allocated_keys) if allocated_keys else 'no device'} is allocated now; "
+        f"delete {pod}, and the claim is prepared for the next one. "
+        "Until then the devices of both allocations stay held"
     )
 
 
@@ -166,8 +167,8 @@ def _prepared(
     )
 
 
-def _physical(ref: ClaimRef, device_name: str, node: Node, there: Mapping[str, NeuronDevice]) -> Members:
-    """Return the Neuron devices behind a published name, and its cores; `there` are the node's devices by name.
+def _physical(ref: ClaimRef, device_name: str, node: Node, devices_by_name: Mapping[str, NeuronDevice]) -> Members:
+    """Return the Neuron devices behind a published name, and its cores; `devices_by_name` are the node's devices.
 
     A whole node has all devices that are present now. Raises ClaimError if a single device, or a member of a set, is
     missing or has no file in /dev: unlike a node, a set must be complete.
@@ -179,14 +180,14 @@ def _physical(ref: ClaimRef, device_name: str, node: Node, there: Mapping[str, N
         return Members(ids)
     members = partitions.of(device_name, node.spec)
     if members is None:
-        wanted = [device_name]
+        device_names = [device_name]
     else:
-        wanted = [f"{names.DEVICE_PREFIX}{i}" for i in members.ids]
-    devices = [there[name] for name in wanted if name in there]
-    if len(devices) < len(wanted):
+        device_names = [f"{names.DEVICE_PREFIX}{i}" for i in members.ids]
+    devices = [devices_by_name[name] for name in device_names if name in devices_by_name]
+    if len(devices) < len(device_names):
         raise ClaimError(
             f"claim {ref}: {device_name} is allocated, but the node has no such device (it has "
-            f"{', '.join(there) or 'none'}); delete the pod so that it gets another device",
+            f"{', '.join(devices_by_name) or 'none'}); delete the pod so that it gets another device",
         )
     for device in devices:
         if device.device_file is False:
@@ -197,7 +198,9 @@ def _physical(ref: ClaimRef, device_name: str, node: Node, there: Mapping[str, N
     return members or Members(tuple(device.device_id for device in devices))
 
 
-def _refuse_overlap(ref: ClaimRef, result: AllocatedDevice, members: Members, others: list[PreparedClaim]) -> None:
+def _refuse_overlap(
+    ref: ClaimRef, result: AllocatedDevice, members: Members, other_claims: list[PreparedClaim]
+) -> None:
     """Raise DeviceInUse if another claim holds a part of `members`: the last guard against a device in two claims.
 
     Claims with adminAccess do not count, nor do two shares of the same device, nor core partitions without a common
@@ -205,12 +208,12 @@ def _refuse_overlap(ref: ClaimRef, result: AllocatedDevice, members: Members, ot
     """
     if result.admin_access:
         return
-    wanted = set(members.ids)
-    for other in others:
+    requested_ids = set(members.ids)
+    for other in other_claims:
         for device in other.devices:
             if device.admin_access or (result.share_id and device.share_id):
                 continue
-            common = wanted & set(device.device_ids)
+            common = requested_ids & set(device.device_ids)
             if common and not _apart(members, Members(device.device_ids, device.cores)):
                 raise DeviceInUse(
                     f"claim {ref}: {result.device} is in use: neuron{min(common)} is held by "
@@ -242,9 +245,9 @@ def _refuse_twice(
             )
 
 
-def _apart(one: Members, other: Members) -> bool:
+def _apart(first: Members, second: Members) -> bool:
     """Return True if both are core partitions and have no core in common."""
-    return one.cores is not None and other.cores is not None and not one.cores.overlaps(other.cores)
+    return first.cores is not None and second.cores is not None and not first.cores.overlaps(second.cores)
 
 
 def core_environment(claim: Claim, node: Node) -> dict[str, tuple[str, ...]]:
@@ -270,18 +273,18 @@ def _visible_cores(
     scale = {}
     pinned: dict[str, tuple[str, ...]] = {}
     for result, _ in parts:
-        asked = config.effective(claim.configs, result.request).neuron
-        if asked:
-            scale[result.request] = spec.lnc_default // asked.logical_neuron_core
+        neuron_settings = config.effective(claim.configs, result.request).neuron
+        if neuron_settings:
+            scale[result.request] = spec.lnc_default // neuron_settings.logical_neuron_core
         else:
             scale[result.request] = 1
-        if spec.lnc_allowed and not asked:
+        if spec.lnc_allowed and not neuron_settings:
             pinned[result.request] = core_size(spec.lnc_default)
         else:
             pinned[result.request] = ()
     links = linked.of_type(spec) | linked.up_now(node)
-    found = visible_cores.by_request(claim, parts, partitions.cores_each(spec), scale, links)
-    return {request: (*pinned[request], text) for request, text in found.items()}
+    variable_by_request = visible_cores.by_request(claim, parts, partitions.cores_each(spec), scale, links)
+    return {request: (*pinned[request], variable) for request, variable in variable_by_request.items()}
 
 
 def _agreed(
@@ -326,11 +329,11 @@ def core_size(value: int) -> tuple[str, str]:
     return f"NEURON_LOGICAL_NC_CONFIG={value}", f"NEURON_RT_VIRTUAL_CORE_SIZE={value}"
 
 
-def _check_size(wanted: config.UltraServerSettings | None, reservation: NodeReservation) -> None:
+def _check_size(settings: config.UltraServerSettings | None, reservation: NodeReservation) -> None:
     """Raise ClaimError if the claim's group size differs from the reservation's: the ranks would not fit the group."""
-    if wanted is not None and reservation.place is not None and wanted.nodes != reservation.place.node_count:
+    if settings is not None and reservation.place is not None and settings.nodes != reservation.place.node_count:
         raise ClaimError(
-            f"error applying config: ultraserverMode {wanted.nodes} differs from the topologySize "
+            f"error applying config: ultraserverMode {settings.nodes} differs from the topologySize "
             f"{reservation.place.node_count} of workload {reservation.namespace}/{reservation.workload}; use the "
             "ResourceClaimTemplate that the UltraServer operator made for it, unchanged"
         )

@@ -55,7 +55,7 @@ class Device:
         if self.capacity:
             wire["capacity"] = {name: {"value": value} for name, value in sorted(self.capacity.items())}
         if self.consumes:
-            wire["consumesCounters"] = [each.to_wire("counterSet") for each in self.consumes]
+            wire["consumesCounters"] = [counter_set.to_wire("counterSet") for counter_set in self.consumes]
         return wire
 
 
@@ -243,8 +243,8 @@ def _whole_node(node: Node, driver_version: str) -> Device:
 
 def numa_node(node: Node, ids: Collection[int]) -> dict[str, Attribute]:
     """Return the attribute of the NUMA node of the devices `ids`; nothing if one is unknown or they differ."""
-    found = {device.device_id: device.numa_node for device in node.devices}
-    nodes = {found.get(device_id) for device_id in ids}
+    numa_node_by_id = {device.device_id: device.numa_node for device in node.devices}
+    nodes = {numa_node_by_id.get(device_id) for device_id in ids}
     only = nodes.pop() if len(nodes) == 1 else None
     if only is None:
         return {}

@@ -164,10 +164,10 @@ def devices(watch: Watch, *, effect: str, keeps_taints: bool | None, held: Colle
 
     Where the API server keeps no taints, an unhealthy interface leaves the slice unless a prepared claim holds it.
     """
-    found = []
+    published = []
     for name, watched in sorted(watch.items()):
         if not watched.reason:
-            found.append(watched.device)
+            published.append(watched.device)
             continue
         if effect != health.NO_EFFECT and keeps_taints is False and name not in held:
             continue
@@ -175,8 +175,8 @@ def devices(watch: Watch, *, effect: str, keeps_taints: bool | None, held: Colle
         device: dict[str, Any] = {**watched.device, "attributes": dict(sorted(marked.items()))}
         if effect != health.NO_EFFECT:
             device["taints"] = [{"key": health.TAINT_KEY, "value": watched.reason, "effect": effect}]
-        found.append(device)
-    return tuple(found)
+        published.append(device)
+    return tuple(published)
 
 
 def judged(watch: Watch) -> tuple[DeviceHealth, ...]:
@@ -212,7 +212,7 @@ def decide(
     """
     if not claim.devices:
         raise ClaimError(f"claim {claim.ref} has no device of {EFA.name} in its allocation")
-    others = [other for other in held if other.ref.uid != claim.ref.uid]
+    other_claims = [prepared for prepared in held if prepared.ref.uid != claim.ref.uid]
     for result in claim.devices:
         if result.pool != node_name:
             raise ClaimError(
@@ -220,7 +220,7 @@ def decide(
                 "delete the pod so that its claim is allocated again"
             )
         if not result.admin_access:
-            _refuse_held(claim.ref, result, others)
+            _refuse_held(claim.ref, result, other_claims)
         _refuse_unusable(claim.ref, result, reading, watch, effect)
     prepared_devices = tuple(_prepared(claim.ref, result) for result in claim.devices)
     prepared = PreparedClaim(claim.ref, prepared_devices, prepared_at, claim.pod, of_its_pod=claim.of_its_pod)

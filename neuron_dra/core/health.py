@@ -168,11 +168,12 @@ def observe(before: Watch, facts: Iterable[DeviceFacts], expected: Iterable[int]
     seconds without a break. A device that appears for the first time is healthy at once, because the plugin may start
     before the kernel driver.
     """
-    read = {device.device_id: device for device in facts}
-    gives_serials = any(has_serial(device) and not device.hangs for device in read.values())
+    facts_by_id = {device.device_id: device for device in facts}
+    gives_serials = any(has_serial(device) and not device.hangs for device in facts_by_id.values())
     after: dict[int, WatchedDevice] = {}
-    for i in sorted({*before, *read, *expected}):
-        was, device = before.get(i, WatchedDevice()), read.get(i)
+    for i in sorted({*before, *facts_by_id, *expected}):
+        was = before.get(i, WatchedDevice())
+        device = facts_by_id.get(i)
         if device is not None and device.hangs:
             after[i] = _left_out(was, device)
         else:
@@ -187,22 +188,23 @@ def _beating(
 
     `gives_serials`: this reading has the serial number of some device.
     """
-    found, beat = readings(facts), before.beat
+    problems_by_signal = readings(facts)
+    beat = before.beat
     silent = _silence(before, facts, gives_serials=gives_serials)
     if facts is not None and (silent or facts.serial == ALL_ONES):
-        found = _without_firmware(found, silent)
+        problems_by_signal = _without_firmware(problems_by_signal, silent)
     if facts is not None and not isinstance(facts.heartbeat, Unread):
         if beat is None:
             beat = Beat(facts.heartbeat, now)
         else:
             beat = beat.after(facts.heartbeat, now)
     stale = facts is not None and beat is not None and beat.is_stale(now)
-    if stale and not found.get(FaultSignal.COMPONENTS):
-        found.pop(FaultSignal.COMPONENTS, None)
-    watched = _observed(before, found, now, hold_s, by_name(facts))
-    known = watched.known and not stale
+    if stale and not problems_by_signal.get(FaultSignal.COMPONENTS):
+        problems_by_signal.pop(FaultSignal.COMPONENTS, None)
+    watched = _observed(before, problems_by_signal, now, hold_s, by_name(facts))
+    has_evidence = watched.known and not stale
     had_serial = before.had_serial or (facts is not None and has_serial(facts))
-    return replace(watched, beat=beat, stale=stale, known=known, had_serial=had_serial, silent=silent)
+    return replace(watched, beat=beat, stale=stale, known=has_evidence, had_serial=had_serial, silent=silent)
 
 
 def _silence(before: WatchedDevice, facts: DeviceFacts | None, *, gives_serials: bool) -> int:
@@ -216,14 +218,14 @@ def _silence(before: WatchedDevice, facts: DeviceFacts | None, *, gives_serials:
 
 
 def _without_firmware(
-    found: dict[FaultSignal, tuple[DeviceProblem, ...]], silent: int
+    problems_by_signal: dict[FaultSignal, tuple[DeviceProblem, ...]], silent: int
 ) -> dict[FaultSignal, tuple[DeviceProblem, ...]]:
     """Return the problems of a reading in which the firmware does not answer, so that its values mean nothing.
 
     Counters read 0 or ones, and `reset` reads 1 as before. One such reading is no fault yet: it may be a moment.
     """
     kept: dict[FaultSignal, tuple[DeviceProblem, ...]] = {}
-    for signal, problems in found.items():
+    for signal, problems in problems_by_signal.items():
         is_bad = bool(problems) and signal in (FaultSignal.RESET, FaultSignal.COMPONENTS)
         if is_bad or signal not in MADE_UP:
             kept[signal] = problems
@@ -258,54 +260,55 @@ def recall(watch: Watch, ids: Iterable[int], reasons: Iterable[str]) -> Watch:
 
     They count as seen now; the next readings decide how long they last.
     """
-    result = dict(watch)
+    recalled = dict(watch)
     reasons = list(reasons)
     for i in ids:
-        known = watch.get(i, WatchedDevice())
-        present = {fault.problem.reason for fault in known.faults}
-        faults = list(known.faults)
+        watched = watch.get(i, WatchedDevice())
+        present = {fault.problem.reason for fault in watched.faults}
+        faults = list(watched.faults)
         for reason in reasons:
             if reason not in present:
                 signal = SIGNALS.get(reason, FaultSignal.COMPONENTS)
                 faults.append(DeviceFault(DeviceProblem(signal, reason, f"{reason} before the plugin restarted")))
-        result[i] = replace(known, faults=tuple(faults), seen=True)
-    return result
+        recalled[i] = replace(watched, faults=tuple(faults), seen=True)
+    return recalled
 
 
 def _observed(
     before: WatchedDevice,
-    found: dict[FaultSignal, tuple[DeviceProblem, ...]],
+    problems_by_signal: dict[FaultSignal, tuple[DeviceProblem, ...]],
     now: float,
     hold_s: float,
     weak: frozenset[FaultSignal] = frozenset(),
 ) -> WatchedDevice:
-    """Return the health of one device after the readings `found`, by signal, at time `now`.
+    """Return the health of one device after a reading with `problems_by_signal` at time `now`.
 
     Readings of the signals `weak` can show faults and that these have ended, but not that the device is healthy. A
     fault stays until its signal has been good for `hold_s` seconds. Faults are sorted, worst first.
     """
-    bad = {}
-    for problems in found.values():
+    current_faults = {}
+    for problems in problems_by_signal.values():
         for p in problems:
-            bad[(p.signal, p.reason)] = DeviceFault(p)
-    held = []
+            current_faults[(p.signal, p.reason)] = DeviceFault(p)
+    lasting_faults = []
     for fault in before.faults:
         problem = fault.problem
-        if (problem.signal, problem.reason) in bad:
+        if (problem.signal, problem.reason) in current_faults:
             continue
-        if problem.signal not in found:
-            held.append(replace(fault, well_since=None))  # not read: the fault stays, and the hold time starts again
+        if problem.signal not in problems_by_signal:
+            # Not read: the fault stays, and the hold time starts again.
+            lasting_faults.append(replace(fault, well_since=None))
             continue
         if problem.signal in (FaultSignal.PRESENCE, FaultSignal.FILE) and not before.seen:
             continue
         since = now if fault.well_since is None else fault.well_since
         if now - since < hold_s:
-            held.append(replace(fault, well_since=since))
-    faults = sorted([*bad.values(), *held], key=lambda fault: _severity(fault.problem.reason))
+            lasting_faults.append(replace(fault, well_since=since))
+    faults = sorted([*current_faults.values(), *lasting_faults], key=lambda fault: _severity(fault.problem.reason))
     return WatchedDevice(
         faults=tuple(faults),
-        seen=before.seen or not (found[FaultSignal.PRESENCE] or found.get(FaultSignal.FILE)),
-        known=any(signal in found for signal in _WITNESSES if signal not in weak),
+        seen=before.seen or not (problems_by_signal[FaultSignal.PRESENCE] or problems_by_signal.get(FaultSignal.FILE)),
+        known=any(signal in problems_by_signal for signal in _WITNESSES if signal not in weak),
     )
 
 
@@ -330,13 +333,13 @@ def judged(name: str, ids: Sequence[int], watch: Watch) -> DeviceHealth:
     for member in members.values():
         if member.unread not in ("", HANGS):
             return DeviceHealth(name, Health.UNKNOWN, member.unread)  # the kernel driver is one for all devices
-    stuck = [i for i, member in members.items() if member.unread]
-    if stuck:
-        which = f" of {_listed(stuck)}" if several else ""
+    hanging_ids = [i for i, member in members.items() if member.unread]
+    if hanging_ids:
+        which = f" of {_listed(hanging_ids)}" if several else ""
         return DeviceHealth(name, Health.UNKNOWN, f"the last reading{which} failed: {HANGS}")
-    stale = [i for i, member in members.items() if member.stale]
-    if stale:
-        which = f" of {_listed(stale)}" if several else ""
+    stale_ids = [i for i, member in members.items() if member.stale]
+    if stale_ids:
+        which = f" of {_listed(stale_ids)}" if several else ""
         return DeviceHealth(name, Health.UNKNOWN, f"the firmware's health check{which} does not run")
     if not several and not all(member.known for member in members.values()):
         return DeviceHealth(name, Health.UNKNOWN, "the kernel driver reports nothing about the device's health")
@@ -367,11 +370,11 @@ def event_message(health: DeviceHealth, effect: str) -> str:
     advice = []
     for reason in health.reasons:
         advice.append(ADVICE.get(reason, f"the kernel driver reports its component {reason} as unhealthy"))
-    happens = {
+    consequence = {
         "NoSchedule": "New claims do not get it; running pods keep it",
         "NoExecute": "New claims do not get it; pods whose claims have it are evicted if the API server keeps taints",
     }.get(effect, "It is only reported, because of --unhealthy-device-effect")
-    return f"{health.name} is unhealthy ({', '.join(health.reasons)}): {'; '.join(advice)}. {happens}"
+    return f"{health.name} is unhealthy ({', '.join(health.reasons)}): {'; '.join(advice)}. {consequence}"
 
 
 def why_refused(health: DeviceHealth, tolerations: Iterable[Toleration], effect: str) -> str:
@@ -379,7 +382,7 @@ def why_refused(health: DeviceHealth, tolerations: Iterable[Toleration], effect:
     if health.status is not Health.UNHEALTHY or effect == NO_EFFECT:
         return ""
     tolerations = tuple(tolerations)
-    if all(any(each.tolerates(reason, effect) for each in tolerations) for reason in health.reasons):
+    if all(any(toleration.tolerates(reason, effect) for toleration in tolerations) for reason in health.reasons):
         return ""
     return (
         f"{health.name} is unhealthy: {health.message}; delete the pod so that it gets another device, or wait until "
@@ -400,25 +403,25 @@ def marked(device: Mapping[str, Any], reasons: Sequence[str], effect: str) -> di
     for key, value in (device.get("attributes") or {}).items():
         if key != ATTRIBUTE:
             attributes[key] = value
-    result = {key: value for key, value in device.items() if key not in ("attributes", "taints")}
+    marked_device = {key: value for key, value in device.items() if key not in ("attributes", "taints")}
     if reasons:
         attributes[ATTRIBUTE] = {"string": _joined(reasons)}
     if attributes:
-        result["attributes"] = dict(sorted(attributes.items()))
+        marked_device["attributes"] = dict(sorted(attributes.items()))
     if reasons and effect != NO_EFFECT:
-        result["taints"] = [{"key": TAINT_KEY, "value": reason, "effect": effect} for reason in reasons[:TAINTS]]
-    return result
+        marked_device["taints"] = [{"key": TAINT_KEY, "value": reason, "effect": effect} for reason in reasons[:TAINTS]]
+    return marked_device
 
 
 def reasons_on(device: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the reasons in a published device's attribute, worst first."""
     text = ((device.get("attributes") or {}).get(ATTRIBUTE) or {}).get("string")
     words = text.split(",") if isinstance(text, str) else []
-    found = []
+    reasons = []
     for word in words:
         if word in _WORST_FIRST or COMPONENT.fullmatch(word):
-            found.append(word)
-    return tuple(found)
+            reasons.append(word)
+    return tuple(reasons)
 
 
 def _joined(reasons: Sequence[str]) -> str:

@@ -94,13 +94,13 @@ def claim_uid_of(file: str) -> str:
 
 def files(claim: PreparedClaim) -> dict[str, bytes]:
     """Return the bytes of a claim's files, by name; a claim that was prepared without them has none."""
-    found = {}
+    content_by_name = {}
     for request, text in (claim.metadata or {}).items():
         lines = []
         for version in VERSIONS:
             lines.append(f'{{"apiVersion":"{version}","kind":"DeviceMetadata",{text[1:]}\n')
-        found[file_name(claim.ref.uid, request)] = "".join(lines).encode()
-    return found
+        content_by_name[file_name(claim.ref.uid, request)] = "".join(lines).encode()
+    return content_by_name
 
 
 def _container_path(claim: Claim, request: str) -> str | None:
@@ -111,8 +111,8 @@ def _container_path(claim: Claim, request: str) -> str | None:
     """
     if not (_LABEL.fullmatch(request) and _SUBDOMAIN.fullmatch(claim.ref.name)):
         return None
-    made = _LABEL.fullmatch(claim.pod_claim)
-    if made:
+    has_pod_claim_name = _LABEL.fullmatch(claim.pod_claim) is not None
+    if has_pod_claim_name:
         folder = f"resourceclaimtemplates/{claim.pod_claim}"
     else:
         folder = f"resourceclaims/{claim.ref.name}"
@@ -133,8 +133,8 @@ def _mount(host_path: str, container_path: str) -> dict[str, Any]:
 
 def _place(claim: Claim, result: AllocatedDevice, reservation: NodeReservation | None) -> Place | None:
     """Return the node's place in the workload of the claim, as for the request's environment; None without one."""
-    wanted = config.effective(claim.configs, result.request).ultraserver
-    if reservation is not None and reservation.names(wanted, claim.ref):
+    settings = config.effective(claim.configs, result.request).ultraserver
+    if reservation is not None and reservation.names(settings, claim.ref):
         return reservation.place
     return None
 
@@ -168,10 +168,10 @@ def _described(
     """Return a device: the attributes that its node publishes for it now, and those of `JOB`."""
     published = devices.named(node, result.device, driver_version=version) or partitions.named(node, result.device)
     values = dict(published.attributes) if published is not None else {}
-    asked = config.effective(claim.configs, result.request).neuron
+    neuron_settings = config.effective(claim.configs, result.request).neuron
     lnc: int | None
-    if asked:
-        lnc = asked.logical_neuron_core
+    if neuron_settings:
+        lnc = neuron_settings.logical_neuron_core
     else:
         lnc = node.spec.lnc_default if node.spec else None
     numbers: dict[str, int | None] = {
@@ -181,8 +181,8 @@ def _described(
     }
     values["deviceIds"] = Attribute("string", "_".join(map(str, device.device_ids)))
     values |= {name: Attribute("int", number) for name, number in numbers.items() if number is not None}
-    found = {name: {each.kind: each.value} for name, each in limits.valid(values).items()}
-    return {"driver": names.DRIVER, "pool": device.pool, "name": device.device, "attributes": found}
+    attributes = {name: {attribute.kind: attribute.value} for name, attribute in limits.valid(values).items()}
+    return {"driver": names.DRIVER, "pool": device.pool, "name": device.device, "attributes": attributes}
 
 
 def _of_job(place: Place) -> Mapping[str, int | None]:

@@ -129,17 +129,15 @@ def desired(
     is that of `layout`.
     """
     contents = _contents(devices, counters, position)
-    if called is not None:
-        called = called
-    else:
+    if called is None:
         called = slice_names(pool, len(contents))
     in_pool = {"name": pool.node_name, "generation": generation, "resourceSliceCount": len(contents)}
-    found: list[dict[str, Any]] = []
+    slices: list[dict[str, Any]] = []
     for name, content in zip(called, contents, strict=True):
         spec = {"driver": pool.driver, "nodeName": pool.node_name, "pool": dict(in_pool), **content}
         meta = {"name": name, "ownerReferences": [pool.owner]}
-        found.append({"apiVersion": API_VERSION, "kind": "ResourceSlice", "metadata": meta, "spec": spec})
-    return found
+        slices.append({"apiVersion": API_VERSION, "kind": "ResourceSlice", "metadata": meta, "spec": spec})
+    return slices
 
 
 def _contents(
@@ -179,20 +177,22 @@ def diff(
 
     Raises ValueError if `taken` leaves too few names.
     """
-    by_name = {item["metadata"]["name"]: item for item in current}
-    called = slice_names(pool, len(_contents(devices, counters, position)), have=by_name, taken=taken)
-    wanted = desired(pool, devices, generation=0, called=called, counters=counters, position=position)
-    generation = max([_generation(item) for item in current], default=0)
-    wanted_names = {want["metadata"]["name"] for want in wanted}
+    current_by_name = {current_slice["metadata"]["name"]: current_slice for current_slice in current}
+    slice_count = len(_contents(devices, counters, position))
+    called = slice_names(pool, slice_count, have=current_by_name, taken=taken)
+    desired_slices = desired(pool, devices, generation=0, called=called, counters=counters, position=position)
+    generation = max(map(_generation, current), default=0)
+    desired_names = {want["metadata"]["name"] for want in desired_slices}
     obsolete = []
-    for item in current:
-        is_wanted = item["metadata"]["name"] in wanted_names and item["spec"]["pool"]["name"] == pool.node_name
-        if not is_wanted or _generation(item) < generation:
-            obsolete.append(item)
-    kept = {name: item for name, item in by_name.items() if item not in obsolete}
+    for current_slice in current:
+        has_desired_name = current_slice["metadata"]["name"] in desired_names
+        is_in_pool = current_slice["spec"]["pool"]["name"] == pool.node_name
+        if not has_desired_name or not is_in_pool or _generation(current_slice) < generation:
+            obsolete.append(current_slice)
+    kept_by_name = {name: kept for name, kept in current_by_name.items() if kept not in obsolete}
     matched, missing, changed = [], [], []
-    for want in wanted:
-        have = kept.get(want["metadata"]["name"])
+    for want in desired_slices:
+        have = kept_by_name.get(want["metadata"]["name"])
         if have is None:
             missing.append(want)
             continue
@@ -208,15 +208,15 @@ def diff(
         rewritten = matched
     return SlicePlan(
         delete=tuple(obsolete),
-        update=tuple(_merged(want, kept[want["metadata"]["name"]], target) for want in rewritten),
+        update=tuple(_merged(want, kept_by_name[want["metadata"]["name"]], target) for want in rewritten),
         create=tuple(_at(want, target) for want in missing),
         generation=target,
     )
 
 
-def _generation(item: Wire) -> int:
+def _generation(resource_slice: Wire) -> int:
     """Return the generation of a slice's pool; 0 if it has none."""
-    return int(item["spec"]["pool"].get("generation", 0))
+    return int(resource_slice["spec"]["pool"].get("generation", 0))
 
 
 def _at(want: Wire, generation: int) -> dict[str, Any]:
@@ -228,26 +228,26 @@ def _at(want: Wire, generation: int) -> dict[str, Any]:
 
 def _merged(want: Wire, have: Wire, generation: int) -> dict[str, Any]:
     """Return the wanted slice as an update of `have`, guarded by its resourceVersion; times of taints stay."""
-    result = _at(want, generation)
-    result["metadata"] = {
+    update = _at(want, generation)
+    update["metadata"] = {
         **want["metadata"],
         "uid": have["metadata"].get("uid"),
         "resourceVersion": have["metadata"].get("resourceVersion"),
     }
     times = _taint_times(have)
-    if times and "devices" in result["spec"]:
-        result["spec"]["devices"] = [_with_times(device, times) for device in result["spec"]["devices"]]
-    return result
+    if times and "devices" in update["spec"]:
+        update["spec"]["devices"] = [_with_times(device, times) for device in update["spec"]["devices"]]
+    return update
 
 
 def _taint_times(have: Wire) -> dict[tuple[str, str, str, str], str]:
     """Return when the API server added the taints of a slice's devices, by taint."""
-    found = {}
+    times_by_taint = {}
     for device in have["spec"].get("devices") or ():
         for taint in device.get("taints") or ():
             if taint.get("timeAdded"):
-                found[_taint_key(device["name"], taint)] = taint["timeAdded"]
-    return found
+                times_by_taint[_taint_key(device["name"], taint)] = taint["timeAdded"]
+    return times_by_taint
 
 
 def _taint_key(device_name: str, taint: Wire) -> tuple[str, str, str, str]:
@@ -317,10 +317,13 @@ def dropped_fields(sent: Sequence[Wire], stored: Sequence[Wire]) -> tuple[str, .
 
     It drops the fields of features that are turned off, without an error.
     """
-    before, after = _comparable(sent), _comparable(stored)
-    if len(before) != len(after):
+    sent_devices = _comparable(sent)
+    stored_devices = _comparable(stored)
+    if len(sent_devices) != len(stored_devices):
         return ("devices",)
-    found = []
-    for index, (one, two) in enumerate(zip(before, after, strict=True)):
-        found += [f"devices[{index}].{name}" for name in one if not _has_all(two.get(name), one[name])]
-    return tuple(found)
+    dropped_paths = []
+    for index, (sent_device, stored_device) in enumerate(zip(sent_devices, stored_devices, strict=True)):
+        for field, sent_value in sent_device.items():
+            if not _has_all(stored_device.get(field), sent_value):
+                dropped_paths.append(f"devices[{index}].{field}")
+    return tuple(dropped_paths)
