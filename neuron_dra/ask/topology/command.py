@@ -77,10 +77,11 @@ def run(args: argparse.Namespace) -> int:
         if args.output == "html":
             _write_page(args, snapshot, "#fleet")
         elif svg:
-            gone = {}
-            for each in groups:
-                gone[each] = faults.missing(faults.members(world, each), servers.get(each))
-            sys.stdout.write(fleet_svg.fleet(views, gone))
+            missing_by_id = {}
+            for ultraserver_id in groups:
+                members = faults.members(world, ultraserver_id)
+                missing_by_id[ultraserver_id] = faults.missing(members, servers.get(ultraserver_id))
+            sys.stdout.write(fleet_svg.fleet(views, missing_by_id))
         else:
             terminal.write(topology_text.fleet(views))
         return 0
@@ -92,10 +93,14 @@ def run(args: argparse.Namespace) -> int:
     if node is not None:
         sys.stdout.write(topology_svg.node(node)) if svg else terminal.write(topology_text.node(world, node, wide=wide))
         return 0
-    name = next((each for each in groups if args.name in (each, object_name(each))), "")
+    name = ""
+    for ultraserver_id in groups:
+        if args.name in (ultraserver_id, object_name(ultraserver_id)):
+            name = ultraserver_id
+            break
     if not name:
-        known = words.listed([*groups, *(view.name for view in views)], 6)
-        raise SettingsError(f"{args.name}: not a Neuron node, and not an UltraServer; there are {known}")
+        listed_names = words.listed([*groups, *(view.name for view in views)], 6)
+        raise SettingsError(f"{args.name}: not a Neuron node, and not an UltraServer; there are {listed_names}")
     missing = faults.missing(faults.members(world, name), servers.get(name))
     if args.output == "html":
         _write_page(args, snapshot, f"#server/{quote(name, safe='')}")

@@ -65,13 +65,13 @@ def fleet(views: Sequence[NodeView], missing: Mapping[str, Mapping[int, str]] | 
     canvas.text(MARGIN, MARGIN + 14, title, "title")
     limit = WIDE if len(views) > MANY_NODES else WIDTH
     legend = Legend()
-    every = [picture.draw(view, legend) for view in views]
+    pictures = [picture.draw(view, legend) for view in views]
     gone = missing or {}
-    y = _states(canvas, every, MARGIN + 44.0, limit, any_gone=any(gone.values())) + LINE
+    y = _states(canvas, pictures, MARGIN + 44.0, limit, any_gone=any(gone.values())) + LINE
     for kind in sorted({view.type for view in views}):
-        made = [each for each in every if each.node.type == kind]
-        tiles = sorted(_tiles(made, gone), key=lambda tile: not _wrong(tile))
-        canvas.text(MARGIN, y, "; ".join(filter(None, [_heading(kind, made), _broken(tiles)])))
+        pictures_of_type = [node_picture for node_picture in pictures if node_picture.node.type == kind]
+        tiles = sorted(_tiles(pictures_of_type, gone), key=lambda tile: not _wrong(tile))
+        canvas.text(MARGIN, y, "; ".join(filter(None, [_heading(kind, pictures_of_type), _broken(tiles)])))
         y = _rows(canvas, tiles, y + 14, limit) + 30
     return canvas.done(title)
 
@@ -87,11 +87,12 @@ def _broken(tiles: Sequence[Tile]) -> str:
     return f"{wrong} of {words.count(servers, 'UltraServer')} with faults"
 
 
-def _heading(kind: str, made: Sequence[Picture]) -> str:
+def _heading(kind: str, pictures: Sequence[Picture]) -> str:
     """Return the type with its nodes, and what of it is free, in one unit."""
-    nodes = words.count(len(made), "node")
-    free, total = sum(each.node.free for each in made), sum(len(each.node.devices) for each in made)
-    published = [each.node for each in made if each.node.devices]
+    nodes = words.count(len(pictures), "node")
+    free = sum(node_picture.node.free for node_picture in pictures)
+    total = sum(len(node_picture.node.devices) for node_picture in pictures)
+    published = [node_picture.node for node_picture in pictures if node_picture.node.devices]
     if not published:
         return f"{kind}: {nodes}, which publish nothing"
     if all(picture.is_whole(node) for node in published):
@@ -99,14 +100,14 @@ def _heading(kind: str, made: Sequence[Picture]) -> str:
     return f"{kind}: {nodes}, {free} of {words.count(total, 'device')} free"
 
 
-def _tiles(made: Sequence[Picture], missing: Mapping[str, Mapping[int, str]]) -> Iterator[Tile]:
+def _tiles(pictures: Sequence[Picture], missing: Mapping[str, Mapping[int, str]]) -> Iterator[Tile]:
     """Yield the UltraServers, then the other nodes."""
-    by_name = {each.node.name: each for each in made}
-    for name, nodes in fleets.ultraservers([each.node for each in made]).items():
+    by_name = {node_picture.node.name: node_picture for node_picture in pictures}
+    for name, nodes in fleets.ultraservers([node_picture.node for node_picture in pictures]).items():
         yield Tile(name, tuple([by_name[node.name] for node in nodes]), missing.get(name, {}), framed=True)
-    for each in made:
-        if not each.node.ultraserver:
-            yield Tile(each.node.name, (each,), {}, framed=False)
+    for node_picture in pictures:
+        if not node_picture.node.ultraserver:
+            yield Tile(node_picture.node.name, (node_picture,), {}, framed=False)
 
 
 def _rows(canvas: Canvas, tiles: Sequence[Tile], top: float, limit: float) -> float:
@@ -115,9 +116,9 @@ def _rows(canvas: Canvas, tiles: Sequence[Tile], top: float, limit: float) -> fl
     for tile in tiles:
         if tile.framed:
             width = max(width, FRAMED)
-        for each in tile.nodes:
-            width = max(width, each.columns * STEP, LETTER * len(_short(each.node.name)))
-            rows = max(rows, each.rows)
+        for node_picture in tile.nodes:
+            width = max(width, node_picture.columns * STEP, LETTER * len(_short(node_picture.node.name)))
+            rows = max(rows, node_picture.rows)
     height = NAME + rows * STEP
     x, y, tallest = float(MARGIN), top, 0.0
     for tile in tiles:
@@ -142,14 +143,14 @@ def _tile(canvas: Canvas, tile: Tile, x: float, y: float, width: float, height: 
         left, top = x + GAP / 2, y + 2 * NAME + GAP / 2
         rows, wide = -(-tile.size // columns), columns * (width + GAP)
         texts = []
-        for each in (f"UltraServer {tile.name}", _note(tile)):
-            if each:
-                texts.append(each)
+        for text in (f"UltraServer {tile.name}", _note(tile)):
+            if text:
+                texts.append(text)
         title = ": ".join(texts)
         canvas.box(x, y, wide + 2, rows * (height + GAP) + 2 * NAME + 2, "node", title)
         canvas.text(left, y + NAME, _within(_short(tile.name), wide), "tiny")
         canvas.text(left, y + 2 * NAME, _within(_note(tile), wide), "tiny alert" if _wrong(tile) else "tiny")
-    views = [each.node for each in tile.nodes]
+    views = [node_picture.node for node_picture in tile.nodes]
     square = tile.framed and picture.square(views)
     if tile.framed:
         order = sorted([*(view.position for view in views), *tile.missing])
@@ -161,26 +162,28 @@ def _tile(canvas: Canvas, tile: Tile, x: float, y: float, width: float, height: 
         else:
             column, row = (number % columns, number // columns)
         at = left + column * (width + GAP), top + row * (height + GAP)
-        made = next((each for each in tile.nodes if not tile.framed or each.node.position == position), None)
-        if made is not None:
-            _block(canvas, made, *at)
+        matching = (candidate for candidate in tile.nodes if not tile.framed or candidate.node.position == position)
+        node_picture = next(matching, None)
+        if node_picture is not None:
+            _block(canvas, node_picture, *at)
         else:
             _gone(canvas, position, tile.missing[position], *at, width, height)
 
 
 def _wrong(tile: Tile) -> list[str]:
     """Return what is wrong with an UltraServer."""
-    found = [f"{len(tile.missing)} missing"] if tile.missing else []
+    faults = [f"{len(tile.missing)} missing"] if tile.missing else []
     for way in ("vertical", "horizontal"):
-        found += [f"{way} links down"] if any(getattr(each.node, way) is False for each in tile.nodes) else []
-    return found
+        if any(getattr(node_picture.node, way) is False for node_picture in tile.nodes):
+            faults.append(f"{way} links down")
+    return faults
 
 
 def _note(tile: Tile) -> str:
     """Return what is wrong with an UltraServer, which workloads its nodes are reserved for, or that it is a spare."""
-    workloads = {each.node.tag.workload for each in tile.nodes if each.node.tag is not None}
-    spare = ["spare"] if any(each.node.spare for each in tile.nodes) else []
-    return ", ".join([*_wrong(tile), *(f"for {each}" for each in sorted(workloads)), *spare])
+    workloads = {node_picture.node.tag.workload for node_picture in tile.nodes if node_picture.node.tag is not None}
+    spare = ["spare"] if any(node_picture.node.spare for node_picture in tile.nodes) else []
+    return ", ".join([*_wrong(tile), *(f"for {workload}" for workload in sorted(workloads)), *spare])
 
 
 def _within(text: str, width: float) -> str:
@@ -207,12 +210,12 @@ def _gone(canvas: Canvas, position: int, name: str, x: float, y: float, width: f
     )
 
 
-def _block(canvas: Canvas, made: Picture, left: float, top: float) -> None:
-    title = f"{made.node.name}: {picture.summary(made.node)}"
+def _block(canvas: Canvas, node_picture: Picture, left: float, top: float) -> None:
+    title = f"{node_picture.node.name}: {picture.summary(node_picture.node)}"
     canvas.parts.append(f"<g><title>{escape(title)}</title>")
-    canvas.text(left, top + 10, _short(made.node.name), "tiny alert" if _is_down(made.node) else "tiny")
-    for cell in made.cells:
-        _state(canvas, _fill(made, cell), left + cell.x * STEP, top + NAME + cell.y * STEP, STEP - 2)
+    canvas.text(left, top + 10, _short(node_picture.node.name), "tiny alert" if _is_down(node_picture.node) else "tiny")
+    for cell in node_picture.cells:
+        _state(canvas, _fill(node_picture, cell), left + cell.x * STEP, top + NAME + cell.y * STEP, STEP - 2)
     canvas.parts.append("</g>")
 
 
@@ -221,7 +224,7 @@ def _is_down(node: NodeView) -> bool:
     return not node.ready or not node.devices
 
 
-def _fill(made: Picture, cell: Cell) -> str:
+def _fill(node_picture: Picture, cell: Cell) -> str:
     """Return the state of a device: a mark of STATES, # for held, R for reserved."""
     if cell.mark in STATES:
         return cell.mark
@@ -239,10 +242,10 @@ def _state(canvas: Canvas, state: str, x: float, y: float, size: float) -> None:
         canvas.parts.append(f'<circle cx="{x + size / 2:g}" cy="{y + size / 2:g}" r="{size / 5:g}" fill="#111"/>')
 
 
-def _states(canvas: Canvas, made: Sequence[Picture], y: float, limit: float, *, any_gone: bool) -> float:
+def _states(canvas: Canvas, pictures: Sequence[Picture], y: float, limit: float, *, any_gone: bool) -> float:
     """Draw what the squares mean, those that occur, side by side, and return where this ends."""
     x = float(MARGIN)
-    for state, text in _meanings(made, any_gone=any_gone):
+    for state, text in _meanings(pictures, any_gone=any_gone):
         sample = NAMED if state == DOWN else 24
         wide = sample + SIGN * len(text)
         if x > MARGIN and x + wide > limit:
@@ -258,16 +261,16 @@ def _states(canvas: Canvas, made: Sequence[Picture], y: float, limit: float, *, 
     return y + LINE / 2
 
 
-def _meanings(made: Sequence[Picture], *, any_gone: bool) -> Iterator[tuple[str, str]]:
+def _meanings(pictures: Sequence[Picture], *, any_gone: bool) -> Iterator[tuple[str, str]]:
     """Yield the states that occur, and what they mean."""
     if any_gone:
         yield GONE, "missing in its UltraServer"
-    if any(_is_down(each.node) for each in made):
+    if any(_is_down(node_picture.node) for node_picture in pictures):
         yield DOWN, "of a node that is not Ready, or publishes nothing"
     used = set()
-    for each in made:
-        for cell in each.cells:
-            used.add(_fill(each, cell))
+    for node_picture in pictures:
+        for cell in node_picture.cells:
+            used.add(_fill(node_picture, cell))
     for state, text in (*STATES.items(), ("#", "held"), ("R", "reserved for a workload")):
         if state in used:
             yield state, text

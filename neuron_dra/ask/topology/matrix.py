@@ -40,26 +40,26 @@ class DeviceUser:
 
 def users(nodes: Sequence[NodeView]) -> list[DeviceUser]:
     """Return who holds devices of these nodes."""
-    found: dict[str, list[tuple[str, int | None]]] = {}
+    devices_by_holder: dict[str, list[tuple[str, int | None]]] = {}
     for node in nodes:
         for device in node.devices:
             for holder in device.holders:
-                found.setdefault(str(holder), []).append((node.name, device.number))
-    return [DeviceUser(name, tuple(devices)) for name, devices in found.items()]
+                devices_by_holder.setdefault(str(holder), []).append((node.name, device.number))
+    return [DeviceUser(name, tuple(devices)) for name, devices in devices_by_holder.items()]
 
 
 def matrix(world: World, nodes: Sequence[NodeView]) -> list[list[str]]:
     """Return the table pod by pod, with a header; the first column has the names. Empty for fewer than two pods."""
-    found = users(nodes)
-    if len(found) < 2:
+    device_users = users(nodes)
+    if len(device_users) < 2:
         return []
     by_name = {node.name: node for node in nodes}
-    rows = [["", *(_short(number) for number in range(len(found)))]]
-    for number, one in enumerate(found):
+    rows = [["", *(_short(number) for number in range(len(device_users)))]]
+    for number, user in enumerate(device_users):
         cells = []
-        for other in found:
-            cells.append("X" if one is other else _class(world, by_name, one, other))
-        rows.append([f"{_short(number)} {one.name}", *cells])
+        for other_user in device_users:
+            cells.append("X" if user is other_user else _class(world, by_name, user, other_user))
+        rows.append([f"{_short(number)} {user.name}", *cells])
     return rows
 
 
@@ -67,13 +67,13 @@ def _short(number: int) -> str:
     return f"P{number}"
 
 
-def _class(world: World, nodes: dict[str, NodeView], one: DeviceUser, other: DeviceUser) -> str:
+def _class(world: World, nodes: dict[str, NodeView], user: DeviceUser, other_user: DeviceUser) -> str:
     order = list(MEANINGS)
-    found = set()
-    for a, first in one.devices:
-        for b, second in other.devices:
-            found.add(_between(world, nodes[a], first, nodes[b], second))
-    return min(found, key=order.index)
+    classes = set()
+    for a, first in user.devices:
+        for b, second in other_user.devices:
+            classes.add(_between(world, nodes[a], first, nodes[b], second))
+    return min(classes, key=order.index)
 
 
 def _between(world: World, a: NodeView, first: int | None, b: NodeView, second: int | None) -> str:
@@ -90,7 +90,7 @@ def _between(world: World, a: NodeView, first: int | None, b: NodeView, second: 
         return _in_ultraserver(a, b)
     labels = [world.nodes[node.name]["metadata"].get("labels") or {} for node in (a, b)]
     for layer in (3, 2, 1):
-        values = {each.get(names.NETWORK_LAYER_LABELS[layer - 1]) for each in labels}
+        values = {node_labels.get(names.NETWORK_LAYER_LABELS[layer - 1]) for node_labels in labels}
         if len(values) == 1 and None not in values:
             return f"L{layer}"
     return "-"
@@ -101,7 +101,7 @@ def _in_ultraserver(a: NodeView, b: NodeView) -> str:
         return "NS"
     pair = {a.position, b.position}
     for way, letter in (("vertical", "V"), ("horizontal", "H")):
-        if any(pair == set(each) for each in PAIRS[way]):
+        if any(pair == set(linked_positions) for linked_positions in PAIRS[way]):
             if getattr(a, way) and getattr(b, way):
                 return letter
             return "-"
@@ -111,11 +111,11 @@ def _in_ultraserver(a: NodeView, b: NodeView) -> str:
 @cache
 def distances(links: tuple[tuple[int, ...], ...], start: int) -> dict[int, int]:
     """Return the number of links between a device and each other one."""
-    found, left = {start: 0}, deque([start])
-    while left:
-        here = left.popleft()
+    hops_by_device, queue = {start: 0}, deque([start])
+    while queue:
+        here = queue.popleft()
         for there in links[here] if here < len(links) else ():
-            if there not in found:
-                found[there] = found[here] + 1
-                left.append(there)
-    return found
+            if there not in hops_by_device:
+                hops_by_device[there] = hops_by_device[here] + 1
+                queue.append(there)
+    return hops_by_device

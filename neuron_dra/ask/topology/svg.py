@@ -115,12 +115,12 @@ class Canvas:
 def node(view: NodeView) -> str:
     """Return the picture of one node."""
     legend, canvas = Legend(), Canvas()
-    made = picture.draw(view, legend)
+    node_picture = picture.draw(view, legend)
     title = f"node {view.name}"
     canvas.text(MARGIN, MARGIN + 14, title, "title")
     canvas.text(MARGIN, MARGIN + 38, picture.summary(view))
-    _devices(canvas, made, MARGIN + 24, MARGIN + 76, 84, 48)
-    _legend(canvas, [made], legend)
+    _devices(canvas, node_picture, MARGIN + 24, MARGIN + 76, 84, 48)
+    _legend(canvas, [node_picture], legend)
     return canvas.done(title)
 
 
@@ -141,15 +141,16 @@ def ultraserver(name: str, views: Sequence[NodeView], missing: Mapping[int, str]
     size = 4 * step + 16
     if square:
         for way, pairs in PAIRS.items():
-            for pair in (each for each in pairs if set(each) <= set(places) - set(missing)):
-                _between(canvas, views, way, pair, places, size)
-    for made in pictures:
-        x, y = places[made.node.position]
+            for pair in pairs:
+                if set(pair) <= set(places) - set(missing):
+                    _between(canvas, views, way, pair, places, size)
+    for node_picture in pictures:
+        x, y = places[node_picture.node.position]
         below = square and y > top  # the vertical links come from above
-        name = picture.short(made.node.name)
-        canvas.text(x, y + size + 34 if below else y + 6, f"{name} (node {made.node.position})")
+        name = picture.short(node_picture.node.name)
+        canvas.text(x, y + size + 34 if below else y + 6, f"{name} (node {node_picture.node.position})")
         canvas.box(x - 8, y + 14, size, size, "node")
-        _devices(canvas, made, x + 6, y + 26, step, 32, links=False)
+        _devices(canvas, node_picture, x + 6, y + 26, step, 32, links=False)
     for position, gone in missing.items():
         x, y = places[position]
         below = square and y > top
@@ -175,7 +176,7 @@ def _between(
     """Draw the link between two nodes of a Trn2 UltraServer."""
     state = picture.link(views, way, pair)
     style = {True: "up", False: "down", None: "unknown"}[state]
-    (x1, y1), (x2, y2) = (places[each] for each in pair)
+    (x1, y1), (x2, y2) = (places[position] for position in pair)
     word = {True: "", False: "down", None: "unknown"}[state]
     if way == "vertical":
         middle = x1 - 8 + size / 2
@@ -190,33 +191,40 @@ def _between(
 
 
 def _devices(
-    canvas: Canvas, made: Picture, left: float, top: float, step: float, size: float, *, links: bool = True
+    canvas: Canvas, node_picture: Picture, left: float, top: float, step: float, size: float, *, links: bool = True
 ) -> None:
     """Draw the devices of a node, and their links."""
-    centers = {cell.number: (left + cell.x * step + size / 2, top + cell.y * step + size / 2) for cell in made.cells}
+    centers = {}
+    for cell in node_picture.cells:
+        centers[cell.number] = (left + cell.x * step + size / 2, top + cell.y * step + size / 2)
     if links:
-        for one, other in made.links:
-            _link(canvas, made, centers[one], centers[other], step, size)
-    for cell in made.cells:
+        for device, linked_device in node_picture.links:
+            _link(canvas, node_picture, centers[device], centers[linked_device], step, size)
+    for cell in node_picture.cells:
         x, y = left + cell.x * step, top + cell.y * step
         _cell(canvas, cell, x, y, size)
-    if made.switched and links:
-        y = top + made.rows * step - step + size + 18
-        canvas.line(left, y, left + (made.columns - 1) * step + size, y, "up")
+    if node_picture.switched and links:
+        y = top + node_picture.rows * step - step + size + 18
+        canvas.line(left, y, left + (node_picture.columns - 1) * step + size, y, "up")
         canvas.text(left, y + 20, "a switch connects all devices")
 
 
 def _link(
-    canvas: Canvas, made: Picture, one: tuple[float, float], other: tuple[float, float], step: float, size: float
+    canvas: Canvas,
+    node_picture: Picture,
+    first_center: tuple[float, float],
+    second_center: tuple[float, float],
+    step: float,
+    size: float,
 ) -> None:
     """Draw one link; one that wraps around is two stubs."""
-    (x1, y1), (x2, y2) = one, other
-    if abs(x1 - x2) + abs(y1 - y2) <= step * 1.01 or made.rows == 2:
+    (x1, y1), (x2, y2) = first_center, second_center
+    if abs(x1 - x2) + abs(y1 - y2) <= step * 1.01 or node_picture.rows == 2:
         canvas.line(x1, y1, x2, y2)
         return
     across = 1 if y1 == y2 else 0
     reach = size / 2 + 14
-    for (x, y), sign in ((one, -1), (other, 1)):
+    for (x, y), sign in ((first_center, -1), (second_center, 1)):
         canvas.line(x, y, x + sign * reach * across, y + sign * reach * (1 - across))
 
 
@@ -249,8 +257,8 @@ def _color(mark: str) -> tuple[str, str] | None:
 def _legend(canvas: Canvas, pictures: Sequence[Picture], legend: Legend) -> None:
     """Draw what letters and fills mean, below the picture."""
     cells: list[Cell] = []
-    for made in pictures:
-        cells += made.cells
+    for node_picture in pictures:
+        cells += node_picture.cells
     rows = []
     for holder, letter in legend.letters.items():
         rows.append((letter, f"{holder}: {picture.amount(pictures, letter)}"))

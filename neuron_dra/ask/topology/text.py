@@ -22,12 +22,12 @@ PODS: Final = 10
 def node(world: World, view: NodeView, *, wide: bool = False) -> list[str]:
     """Return the picture of one node, with legend and matrix."""
     legend = Legend()
-    made = picture.draw(view, legend)
+    node_picture = picture.draw(view, legend)
     out = terminal.wrapped(f"node {view.name}: {picture.summary(view)}", rest="  ")
-    out += ["", *(f"  {line}" for line in _grid(made)), ""]
+    out += ["", *(f"  {line}" for line in _grid(node_picture)), ""]
     for text in picture.free_groups(view):
         out += [f"  {line}" for line in terminal.wrapped(text)]
-    out += _legend([made], legend)
+    out += _legend([node_picture], legend)
     return out + _matrix(world, [view], wide=wide)
 
 
@@ -44,8 +44,9 @@ def ultraserver(
         out += _square(views, pictures, missing)
     else:
         out += ["  ══ connected by switches ══", ""]
-        for made in pictures.values():
-            out += [f"  {made.node.name} (node {made.node.position})", *(f"    {line}" for line in _grid(made)), ""]
+        for node_picture in pictures.values():
+            out.append(f"  {node_picture.node.name} (node {node_picture.node.position})")
+            out += [*(f"    {line}" for line in _grid(node_picture)), ""]
     if missing and not picture.square(views):
         out += [f"  {gone} (node {position}): missing".replace("   (", "  (") for position, gone in missing.items()]
     out += _links(views)
@@ -67,7 +68,7 @@ def _links(views: Sequence[NodeView]) -> list[str]:
 def _square(views: Sequence[NodeView], pictures: dict[int, Picture], missing: Mapping[int, str]) -> list[str]:
     longest = max(len(view.name) for view in views)
     full = 2 * longest + len("    (node 0)") * 2 <= terminal.width()
-    blocks = {position: _block(made, full=full) for position, made in pictures.items()}
+    blocks = {position: _block(node_picture, full=full) for position, node_picture in pictures.items()}
     width = 0
     for block in blocks.values():
         width = max(width, *map(len, block))
@@ -101,34 +102,34 @@ def _cell(block: Sequence[str], row: int, width: int) -> str:
     return " " * width
 
 
-def _block(made: Picture, *, full: bool) -> list[str]:
+def _block(node_picture: Picture, *, full: bool) -> list[str]:
     """Return a small picture: a line for each row of devices, with their marks only; the name may lack its domain."""
     marks = []
-    for row in range(made.rows):
-        marks.append([cell.mark for cell in made.cells if cell.y == row])
-    name = made.node.name if full else picture.short(made.node.name)
-    head = f"{name} (node {made.node.position})"
+    for row in range(node_picture.rows):
+        marks.append([cell.mark for cell in node_picture.cells if cell.y == row])
+    name = node_picture.node.name if full else picture.short(node_picture.node.name)
+    head = f"{name} (node {node_picture.node.position})"
     return [head, *(" ".join(row).center(len(head)).rstrip() for row in marks)]
 
 
-def _grid(made: Picture) -> list[str]:
+def _grid(node_picture: Picture) -> list[str]:
     """Return the devices with their links."""
-    shape = made.node.spec.shape if made.node.spec else "none"
+    shape = node_picture.node.spec.shape if node_picture.node.spec else "none"
     cells = {}
-    for cell in made.cells:
+    for cell in node_picture.cells:
         cells[(cell.x, cell.y)] = _styled(cell.mark, f"{cell.number:>2} {cell.mark}")
     rows = []
-    for y in range(made.rows):
-        rows.append([cells[x, y] for x in range(made.columns) if (x, y) in cells])
-    if shape == "torus" and made.rows == 4:
+    for y in range(node_picture.rows):
+        rows.append([cells[x, y] for x in range(node_picture.columns) if (x, y) in cells])
+    if shape == "torus" and node_picture.rows == 4:
         upright = "   │    " * 4
         lines = [upright.rstrip()]
         for row in rows:
             lines += [f"─{'─── '.join(row)}─── ".replace("─── ", "───"), upright.rstrip()]
         return [*lines, "rows and columns wrap around"]
-    if shape == "ring" and made.rows == 2:
+    if shape == "ring" and node_picture.rows == 2:
         return [f"╭─{'───'.join(rows[0])}─╮", f"╰─{'───'.join(rows[1])}─╯"]
-    if made.switched:
+    if node_picture.switched:
         wide = max(len(row) for row in rows) * 7 - 3
         return [*(("   ".join(row)) for row in rows), "═" * wide, "a switch connects all devices"]
     return ["───".join(row) if shape == "line" else "   ".join(row) for row in rows]
@@ -149,9 +150,9 @@ def _legend(pictures: Iterable[Picture], legend: Legend) -> list[str]:
     """Return what the marks mean: holders with the number of their devices, faults with their reasons."""
     drawn = list(pictures)
     cells = []
-    for made in drawn:
-        for cell in made.cells:
-            cells.append((made.node.name, cell))
+    for node_picture in drawn:
+        for cell in node_picture.cells:
+            cells.append((node_picture.node.name, cell))
     out = []
     for holder, letter in legend.letters.items():
         out += terminal.wrapped(f"{letter}  {holder}, {picture.amount(drawn, letter)}", first="  ", rest="     ")
@@ -196,8 +197,8 @@ def fleet(views: Sequence[NodeView]) -> list[str]:
         of_kind = [view for view in views if view.type == kind]
         rows = []
         for view in of_kind:
-            made = picture.draw(view, Legend())
-            marks = "".join(_plain(cell.mark) for cell in made.cells)
+            node_picture = picture.draw(view, Legend())
+            marks = "".join(_plain(cell.mark) for cell in node_picture.cells)
             rows.append([view.name, marks, _in_short(view)])
         out.append(terminal.colored(f"{kind}: {words.count(len(rows), 'node')}", "bold"))
         out += terminal.columns(terminal.table(rows, indent="  ", hosts=0))

@@ -56,9 +56,9 @@ class Board:
         if item is None or kind not in answer.REPORTS:
             return None
         report = answer.of(self._world, kind, item)
-        found = {**report.to_wire(), "fine": report.fine}
+        report_fields = {**report.to_wire(), "fine": report.fine}
         view = fleet.view(self._world, name) if kind == "Node" else None
         if view is not None:
-            found["picture"] = rows.node_details(view)
-            found["node"] = rows.node_object(item, view)
-        return found
+            report_fields["picture"] = rows.node_details(view)
+            report_fields["node"] = rows.node_object(item, view)
+        return report_fields

@@ -47,35 +47,35 @@ def run(args: argparse.Namespace) -> int:
     from neuron_dra.ask.ui import session
 
     if args.snapshot:
-        found, _ = source.load(args)
+        snapshot, _ = source.load(args)
         gc.enable()
-        made: Session = session.of_file(found, args.snapshot, source.taken(args.snapshot))
+        page_session: Session = session.of_file(snapshot, args.snapshot, source.taken(args.snapshot))
     else:
         from neuron_dra.ask.read import cluster
 
         kube = cluster.connection(args.kubeconfig, args.context)
-        made = session.of_cluster(kube, args.namespace or kube.namespace or "default")
+        page_session = session.of_cluster(kube, args.namespace or kube.namespace or "default")
     try:
-        asyncio.run(_serve(made, args))
+        asyncio.run(_serve(page_session, args))
     except OSError as err:
         raise SettingsError(f"--port {args.port}: {err.strerror or err}") from err
     return 0
 
 
-async def _serve(made: Session, args: argparse.Namespace) -> None:
+async def _serve(page_session: Session, args: argparse.Namespace) -> None:
     from neuron_dra.ask.ui import opening
 
     ended, loop = asyncio.Event(), asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, ended.set)
-    async with made.served(args.port) as server:
+    async with page_session.served(args.port) as server:
         if args.no_browser:
-            target = opening.address(server.host, made.token)
+            target = opening.address(server.host, page_session.token)
             _say(f"open {target}", "the address is the key to the page: give it to no one", "Ctrl-C ends it")
             await ended.wait()
             return
         with contextlib.ExitStack() as stack:
-            file = stack.enter_context(opening.redirecting(opening.once(server.host, made.ticket)))
+            file = stack.enter_context(opening.redirecting(opening.once(server.host, page_session.ticket)))
             is_open = await asyncio.to_thread(opening.in_browser, file)
             _say("the page is open" if is_open else f"open file://{file} in a browser", "Ctrl-C ends it")
             used = asyncio.create_task(server.used.wait(), name="wait for the page")

@@ -18,4 +18,4 @@ def kind(name: str) -> str:
 def read() -> dict[str, bytes]:
     """Return the contents by name."""
     folder = importlib.resources.files("neuron_dra.ask.ui") / "page"
-    return {each.name: each.read_bytes() for each in folder.iterdir() if kind(each.name)}
+    return {file.name: file.read_bytes() for file in folder.iterdir() if kind(file.name)}

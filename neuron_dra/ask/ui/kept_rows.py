@@ -69,10 +69,10 @@ class KeptRows:
     def _patch(self, world: World, touched: Touched, views: Mapping[str, NodeView | None]) -> Patch:
         missing = unseen.kinds(world.snapshot)
         before = [self._views.get(name) for name in views]
-        known = [view for view in (*before, *views.values()) if view is not None]
+        affected_views = [view for view in (*before, *views.values()) if view is not None]
         patch = Patch()
         servers = faults.by_id(world)
-        for name in sorted(touched.servers | {view.ultraserver for view in known if view.ultraserver}):
+        for name in sorted(touched.servers | {view.ultraserver for view in affected_views if view.ultraserver}):
             self._replace(patch, ("server", name), self._server(world, name, servers.get(name), views))
         for name, view in views.items():
             self._replace(patch, ("node", name), self._node(world, view, missing))
@@ -80,8 +80,8 @@ class KeptRows:
         if touched.is_whole or touched.kinds & _CLAIMING:
             self._replace(patch, ("pods", ""), _wrong(stuck.without_devices(world, "")))
         patch.sections["facts"] = rows.facts(world, is_empty=not self._views)
-        if known or touched.is_whole:
-            self._count_types({view.type for view in known}, missing)
+        if affected_views or touched.is_whole:
+            self._count_types({view.type for view in affected_views}, missing)
             patch.sections["types"] = dict(sorted(self._type_rows.items()))
         if touched.is_whole or "Pod" in touched.kinds:
             patch.sections["waiting"] = rows.waiting(fleet.waiting(world))
@@ -116,12 +116,12 @@ class KeptRows:
         if view is None:
             return {}
         self.computed += 1
-        made = picture.draw(view, Legend())
-        found: Part = {("nodes", view.name): rows.node(made, missing)}
-        found["shapes", rows.shape_key(made)] = rows.shape(made)
+        node_picture = picture.draw(view, Legend())
+        node_rows: Part = {("nodes", view.name): rows.node(node_picture, missing)}
+        node_rows["shapes", rows.shape_key(node_picture)] = rows.shape(node_picture)
         for key, row in rows.holders_of([view]).items():
-            found["holders", key] = row
-        return found | _wrong(faults.all_of_node(world, view, slices_seen="ResourceSlice" not in missing))
+            node_rows["holders", key] = row
+        return node_rows | _wrong(faults.all_of_node(world, view, slices_seen="ResourceSlice" not in missing))
 
     def _server(self, world: World, name: str, item: Any, views: Mapping[str, NodeView | None]) -> Part:
         """Return the rows of an UltraServer; none if no node publishes it any more."""
@@ -129,8 +129,8 @@ class KeptRows:
         if not members:
             return {}
         self.computed += 1
-        found: Part = {("servers", name): rows.server(members, faults.missing(members, item))}
-        return found | _wrong(faults.of_ultraserver(name, members, item))
+        server_rows: Part = {("servers", name): rows.server(members, faults.missing(members, item))}
+        return server_rows | _wrong(faults.of_ultraserver(name, members, item))
 
     def _replace(self, patch: Patch, whose: tuple[str, str], new: Part) -> None:
         """Keep the rows of a node or an UltraServer, and note what is new and what is gone."""
@@ -145,8 +145,8 @@ class KeptRows:
             patch.rows.setdefault(section, {})[key] = row
 
 
-def _wrong(found: Iterable[FleetFault]) -> Part:
-    made = {}
-    for each in found:
-        made[("wrong", f"{each.kind}/{each.name}/{each.what}/{each.detail}")] = status_text.fault_row(each)
-    return made
+def _wrong(fleet_faults: Iterable[FleetFault]) -> Part:
+    fault_rows = {}
+    for fault in fleet_faults:
+        fault_rows[("wrong", f"{fault.kind}/{fault.name}/{fault.what}/{fault.detail}")] = status_text.fault_row(fault)
+    return fault_rows

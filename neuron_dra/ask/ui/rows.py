@@ -41,32 +41,32 @@ def facts(world: World, *, is_empty: bool) -> dict[str, Any]:
     return {NOTE: unseen.note(world.snapshot), EMPTY: empty, "missing": missing, "version": world.snapshot.version}
 
 
-def shape_key(made: Picture) -> str:
+def shape_key(node_picture: Picture) -> str:
     """Return the key of a picture's shape: nodes of an unknown type can have any number of devices."""
-    return f"{made.node.type}/{len(made.cells)}"
+    return f"{node_picture.node.type}/{len(node_picture.cells)}"
 
 
-def shape(made: Picture) -> dict[str, Any]:
+def shape(node_picture: Picture) -> dict[str, Any]:
     """Return the places of devices, and their links, in a picture."""
     return {
-        "columns": made.columns,
-        "rows": made.rows,
-        "places": [(cell.x, cell.y) for cell in made.cells],
-        "links": made.links,
-        "switched": made.switched,
+        "columns": node_picture.columns,
+        "rows": node_picture.rows,
+        "places": [(cell.x, cell.y) for cell in node_picture.cells],
+        "links": node_picture.links,
+        "switched": node_picture.switched,
     }
 
 
-def node(made: Picture, missing: Collection[str]) -> dict[str, Any]:
+def node(node_picture: Picture, missing: Collection[str]) -> dict[str, Any]:
     """Return a node: its state, and a mark for each device."""
-    view = made.node
+    view = node_picture.node
     state = states.of(view, missing)
     return {
         "type": view.type,
-        "shape": shape_key(made),
+        "shape": shape_key(node_picture),
         "letter": state.kind.value,
         "state": state.text,
-        "marks": "".join(picture.fill(cell) for cell in made.cells),
+        "marks": "".join(picture.fill(cell) for cell in node_picture.cells),
         "devices": len(view.devices),
         "free": view.free,
         "held": view.held,
@@ -97,9 +97,9 @@ def server(members: Sequence[NodeView], missing: Mapping[int, str]) -> dict[str,
 
 def holders_of(nodes: Sequence[NodeView]) -> dict[str, Any]:
     """Return who holds devices, by claim and node."""
-    found = {}
+    holder_rows = {}
     for row in holders.rows(nodes, ""):
-        found[f"{row.namespace}/{row.claim}@{row.node}"] = {
+        holder_rows[f"{row.namespace}/{row.claim}@{row.node}"] = {
             "namespace": row.namespace,
             "pods": row.pods,
             "claim": row.claim,
@@ -107,34 +107,34 @@ def holders_of(nodes: Sequence[NodeView]) -> dict[str, Any]:
             "devices": row.short,
             "count": len(row.devices),
         }
-    return found
+    return holder_rows
 
 
 def waiting(pods: Sequence[Wire]) -> dict[str, Any]:
     """Return the pods that wait, equal ones together, in order."""
-    found = {}
+    waiting_rows = {}
     for number, same in enumerate(status_text.alike(pods)):
         meta = same[0]["metadata"]
         namespace = str(meta.get("namespace") or "default")
         names = [str(pod["metadata"]["name"]) for pod in same]
-        found[f"{namespace}/{names[0]}"] = {
+        waiting_rows[f"{namespace}/{names[0]}"] = {
             "order": number,
             "namespace": namespace,
             "pods": names,
             "since": str(meta.get("creationTimestamp") or ""),
         }
-    return found
+    return waiting_rows
 
 
 def stuck_pods(world: World) -> dict[str, Any]:
     """Return the pods that have a node and do not start or end there, with the reason."""
-    found = {}
+    stuck_rows = {}
     for pod in stuck.stuck(world, ""):
         namespace, _, name = pod.name.partition("/")
         item = world.snapshot.get("Pod", name, namespace) or {}
         since = str((item.get("metadata") or {}).get("creationTimestamp") or "")
-        found[pod.name] = {"namespace": namespace, "pod": name, "node": pod.node, "text": pod.text, "since": since}
-    return found
+        stuck_rows[pod.name] = {"namespace": namespace, "pod": name, "node": pod.node, "text": pod.text, "since": since}
+    return stuck_rows
 
 
 def workloads(world: World) -> dict[str, Any]:
@@ -145,15 +145,15 @@ def workloads(world: World) -> dict[str, Any]:
         name = view.status.ultraserver_id or view.metadata.name
         for slot in ultraserver.decode_allocations(server):
             slots.setdefault(slot.workload, []).append((name, slot))
-    found = {}
+    workload_rows = {}
     for item in world.snapshot.all("NeuronUltraServerWorkload"):
         workload = WorkloadView.of(item)
         namespace = workload.metadata.namespace or "default"
         if namespace == NAMESPACE:
             continue  # a test is nobody's
         key = f"{namespace}/{workload.metadata.name}"
-        found[key] = _workload(workload, item, slots.get(key, ()))
-    return found
+        workload_rows[key] = _workload(workload, item, slots.get(key, ()))
+    return workload_rows
 
 
 def _workload(workload: WorkloadView, item: Wire, slots: Sequence[tuple[str, Allocation]]) -> dict[str, Any]:
@@ -181,10 +181,17 @@ def _workload(workload: WorkloadView, item: Wire, slots: Sequence[tuple[str, All
 
 
 def _conditions(conditions: Sequence[ConditionView]) -> list[dict[str, str]]:
-    found = []
-    for each in conditions:
-        found.append({"type": each.type, "status": each.status, "reason": each.reason, "message": each.message})
-    return found
+    wire_conditions = []
+    for condition in conditions:
+        wire_conditions.append(
+            {
+                "type": condition.type,
+                "status": condition.status,
+                "reason": condition.reason,
+                "message": condition.message,
+            }
+        )
+    return wire_conditions
 
 
 def node_object(item: Wire, view: NodeView) -> Mapping[str, Any]:
@@ -211,10 +218,10 @@ def node_object(item: Wire, view: NodeView) -> Mapping[str, Any]:
 def node_details(view: NodeView) -> Mapping[str, Any]:
     """Return the picture of one node with who holds what, in words."""
     legend = Legend()
-    made = picture.draw(view, legend)
+    node_picture = picture.draw(view, legend)
     return {
         "summary": picture.summary(view),
-        "cells": [(cell.mark, picture.fill(cell), cell.title) for cell in made.cells],
-        "shape": shape(made),
+        "cells": [(cell.mark, picture.fill(cell), cell.title) for cell in node_picture.cells],
+        "shape": shape(node_picture),
         "groups": picture.free_groups(view),
     }

@@ -128,8 +128,8 @@ class PageServer:
         return web.Response(text=self._token, headers=guard.HEADERS)
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
-        found = await self._about(*(request.query.get(each, "") for each in ("kind", "namespace", "name")))
-        return web.Response(body=encoded(found), content_type="application/json", headers=guard.HEADERS)
+        report = await self._about(*(request.query.get(parameter, "") for parameter in ("kind", "namespace", "name")))
+        return web.Response(body=encoded(report), content_type="application/json", headers=guard.HEADERS)
 
     async def _stream(self, request: web.BaseRequest) -> web.StreamResponse:
         """Send the rows, then what changes, one line each; a line without change shows that the server is there.
@@ -139,8 +139,8 @@ class PageServer:
         self.used.set()
         response = web.StreamResponse(headers={**guard.HEADERS, "Content-Type": "application/x-ndjson"})
         await response.prepare(request)
-        known = request.query.get("version", "")
-        version = int(known) if known.isdecimal() and len(known) < MOST_DIGITS else 0
+        version_text = request.query.get("version", "")
+        version = int(version_text) if version_text.isdecimal() and len(version_text) < MOST_DIGITS else 0
         with contextlib.suppress(ConnectionResetError):
             while True:
                 line = self._table.since(version)

@@ -49,11 +49,11 @@ class Session(ABC):
     @contextlib.asynccontextmanager
     async def served(self, port: int = 0) -> AsyncIterator[PageServer]:
         """Serve on a port, 0 for any. Raises OSError if it is in use."""
-        made = PageServer(self._table, self._published, self._about, self.token, self._timing, self.ticket)
-        async with made.listening(port):
+        server = PageServer(self._table, self._published, self._about, self.token, self._timing, self.ticket)
+        async with server.listening(port):
             showing = asyncio.create_task(self._shown_until_it_fails(), name="show the fleet")
             try:
-                yield made
+                yield server
             finally:
                 showing.cancel()
                 await asyncio.gather(showing, return_exceptions=True)

@@ -27,9 +27,9 @@ def _whole(value: Any) -> Any:
     if isinstance(value, str):
         return value.encode(errors="replace").decode()
     if isinstance(value, Mapping):
-        return {_whole(name): _whole(each) for name, each in value.items()}
+        return {_whole(name): _whole(member) for name, member in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_whole(each) for each in value]
+        return [_whole(member) for member in value]
     return value
 
 
@@ -61,30 +61,30 @@ class Table:
         after: dict[str, tuple[int, bytes]] = {}
         for key, row in new.items():
             text = encoded(row)
-            known = before.get(key)
-            if known is not None and known[1] == text:
-                after[key] = known
+            versioned_row = before.get(key)
+            if versioned_row is not None and versioned_row[1] == text:
+                after[key] = versioned_row
             else:
                 after[key] = (version, text)
         gone = before.keys() - after.keys()
         for key in gone:
             self._note_gone(version, section, key)
         self._rows[section] = after
-        return bool(gone) or any(each is not before.get(key) for key, each in after.items())
+        return bool(gone) or any(versioned_row is not before.get(key) for key, versioned_row in after.items())
 
     def _put_some(self, section: str, some: Mapping[str, Any], version: int) -> bool:
-        known = self._rows.setdefault(section, {})
+        rows_by_key = self._rows.setdefault(section, {})
         is_changed = False
         for key, row in some.items():
             if row is None:
-                if known.pop(key, None) is not None:
+                if rows_by_key.pop(key, None) is not None:
                     self._note_gone(version, section, key)
                     is_changed = True
                 continue
             text = encoded(row)
-            last = known.get(key)
-            if last is None or last[1] != text:
-                known[key] = version, text
+            last_row = rows_by_key.get(key)
+            if last_row is None or last_row[1] != text:
+                rows_by_key[key] = version, text
                 is_changed = True
         return is_changed
 
