@@ -117,15 +117,15 @@ class DemoNode:
 
     async def registered(self, timeout_s: float) -> None:
         """Wait until the plugin is registered with the kubelet. Raises DemoError with the end of the plugin's log."""
-        known = asyncio.create_task(self._known(timeout_s), name=f"{self.spec.name}: registration")
+        registration = asyncio.create_task(self._known(timeout_s), name=f"{self.spec.name}: registration")
         ended = asyncio.create_task(self._plugin.ended(), name=f"{self.spec.name}: end of the plugin")
-        done, left = await asyncio.wait((known, ended), return_when=asyncio.FIRST_COMPLETED)
+        done, left = await asyncio.wait((registration, ended), return_when=asyncio.FIRST_COMPLETED)
         for task in left:
             task.cancel()
         await asyncio.gather(*left, return_exceptions=True)
         if ended in done:
             raise DemoError(f"the plugin of {self.spec.name} ended with code {ended.result()}: {self.last_words()}")
-        if known.exception() is not None:
+        if registration.exception() is not None:
             raise DemoError(f"the plugin of {self.spec.name} does not register: {self.last_words()}") from None
 
     async def _known(self, timeout_s: float) -> None:
@@ -202,7 +202,7 @@ class Cluster:
             *self.nodes.values(),
             *([self._controller] if self._controller else []),
         ]
-        await asyncio.gather(*(each.stop() for each in running))
+        await asyncio.gather(*(program.stop() for program in running))
         await self.api.stop()
 
     async def ready(self, timeout_s: float) -> None:

@@ -22,24 +22,24 @@ def folder() -> Path:
 def load(name: str) -> list[Obj]:
     """Return the objects of one example file, with pods in place of LeaderWorkerSets and Deployments."""
     objects = [item for item in yaml.safe_load_all((folder() / name).read_text()) if item]
-    found = []
+    objects_to_apply = []
     for item in objects:
-        found += _pods(item)
-    return found
+        objects_to_apply += _pods(item)
+    return objects_to_apply
 
 
 def _pods(item: Obj) -> list[Obj]:
     if item["kind"] == "Deployment":
-        found = []
+        pods = []
         for index in range(int(item["spec"]["replicas"])):
-            found.append(
+            pods.append(
                 {
                     "apiVersion": "v1",
                     "kind": "Pod",
                     **_named(item["spec"]["template"], f"{item['metadata']['name']}-{index}"),
                 }
             )
-        return found
+        return pods
     if item["kind"] != "LeaderWorkerSet":
         return [item]
     name, spec = item["metadata"]["name"], item["spec"]["leaderWorkerTemplate"]

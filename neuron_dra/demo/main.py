@@ -52,18 +52,18 @@ async def _show(folder: Path, view: DemoScreen, timing: DemoTiming, *, keep: boo
     async with contextlib.AsyncExitStack() as stack:
         try:
             async with asyncio.timeout(timing.whole_s):
-                made = await stack.enter_async_context(cluster.Cluster(story.NODES, folder, timing))
-                scheduler = PodScheduler(KubeClient(KubeConfig(made.api.url)), posts_events=True)
+                demo_cluster = await stack.enter_async_context(cluster.Cluster(story.NODES, folder, timing))
+                scheduler = PodScheduler(KubeClient(KubeConfig(demo_cluster.api.url)), posts_events=True)
                 task = asyncio.create_task(scheduler.run(), name="scheduler")
                 stack.push_async_callback(_ended, task)
-                await made.ready(timing.start_s)
-                await story.Story(made, scheduler, view, started).run()
+                await demo_cluster.ready(timing.start_s)
+                await story.Story(demo_cluster, scheduler, view, started).run()
         except TimeoutError:
             text = f"the demo was stopped after {timing.whole_s:g} s; the machine may be too busy"
             raise DemoError(text) from None
         if keep:
-            await made.replace(ultraservers.LOST, timing.start_s)
-            await stay(made, folder, view)
+            await demo_cluster.replace(ultraservers.LOST, timing.start_s)
+            await stay(demo_cluster, folder, view)
 
 
 async def _ended(task: asyncio.Task[None]) -> None:
@@ -77,17 +77,17 @@ def exports(kubeconfig: Path) -> str:
     return f"export KUBECONFIG={shlex.quote(str(kubeconfig))} PATH={programs}:$PATH"
 
 
-async def stay(made: cluster.Cluster, folder: Path, view: DemoScreen) -> None:
+async def stay(demo_cluster: cluster.Cluster, folder: Path, view: DemoScreen) -> None:
     """Print how to look at the cluster, and return after SIGINT or SIGTERM."""
     for item in examples.with_count(examples.load("xl-trn2.yaml"), 17, WAITS):
-        made.api.apply(item)
-    node = next(iter(made.nodes.values()))
+        demo_cluster.api.apply(item)
+    node = next(iter(demo_cluster.nodes.values()))
     view.heading("The cluster runs until Ctrl-C. In another shell, try:")
-    view.line(exports(made.api.write_kubeconfig(folder / "kubeconfig")))
+    view.line(exports(demo_cluster.api.write_kubeconfig(folder / "kubeconfig")))
     for words in ("status", "topology --fleet", f"why pod/{WAITS}", f"inspect --socket {node.socket}"):
         view.line(f"neuron-dra {words}")
     view.line(f"neuron-dra fake-node --root {node.host} --break device:3  # then: neuron-dra why node/{node.spec.name}")
-    page = session.of_cluster(KubeConfig(made.api.url), "default")
+    page = session.of_cluster(KubeConfig(demo_cluster.api.url), "default")
     async with page.served() as server:
         view.line(f"or open {opening.address(server.host, page.token)}")
         view.blank()

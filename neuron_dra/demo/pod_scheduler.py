@@ -241,7 +241,7 @@ class PodScheduler:
         if self._events is not None:
             await self._events.failed(pod, outcome.message)
         conditions = (pod.get("status") or {}).get("conditions") or ()
-        shown = next((each for each in conditions if each["type"] == "PodScheduled"), None)
+        shown = next((condition for condition in conditions if condition["type"] == "PodScheduled"), None)
         if shown is not None and shown.get("message") == outcome.message:
             return
         condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": outcome.message}

@@ -36,9 +36,9 @@ class Steps:
     async def running(self, *pods: str) -> None:
         """Return when all of these pods run."""
 
-        def all_run(found: list[Obj]) -> bool:
+        def all_run(pod_wires: list[Obj]) -> bool:
             phases = {}
-            for wire in found:
+            for wire in pod_wires:
                 phases[wire["metadata"]["name"]] = (wire.get("status") or {}).get("phase")
             return all(phases.get(pod) == "Running" for pod in pods)
 
@@ -46,7 +46,7 @@ class Steps:
 
     async def waiting(self, pod: str) -> str:
         """Wait until the scheduler has rejected a pod, and return its message."""
-        found: list[str] = []
+        messages: list[str] = []
 
         def rejected(pods: list[Obj]) -> bool:
             for wire in pods:
@@ -54,11 +54,11 @@ class Steps:
                     continue
                 for condition in (wire.get("status") or {}).get("conditions") or ():
                     if condition["type"] == "PodScheduled" and condition["status"] == "False":
-                        found.append(str(condition["message"]))
-            return bool(found)
+                        messages.append(str(condition["message"]))
+            return bool(messages)
 
         await self.until("pods", rejected, f"{pod} to be rejected by the scheduler")
-        return found[0]
+        return messages[0]
 
     def why(self, pod: str, node: str) -> list[str]:
         """Return the scheduler's reasons against a pod on one node."""
@@ -69,22 +69,29 @@ class Steps:
 
     async def event(self, pod: str, reason: str) -> Obj:
         """Wait for an Event of a pod with this reason, and return it."""
-        found: list[Obj] = []
+        matching_events: list[Obj] = []
 
         def posted(events: list[Obj]) -> bool:
-            found[:] = [e for e in events if e["involvedObject"]["name"] == pod and e["reason"] == reason]
-            return bool(found)
+            matching_events[:] = [e for e in events if e["involvedObject"]["name"] == pod and e["reason"] == reason]
+            return bool(matching_events)
 
         await self.until("events", posted, f"the event {reason} of {pod}")
-        return found[0]
+        return matching_events[0]
 
     async def leave(self, *pods: str, until_gone: bool = True) -> None:
         """Delete pods, and by default wait until they and their claims are gone."""
         for pod in pods:
             self._api.delete("pods", pod, "default")
         if until_gone:
-            await self.until("pods", lambda found: not {w["metadata"]["name"] for w in found} & set(pods), "pods to go")
-            await self.until("resourceclaims", lambda found: not any(owner(w) in pods for w in found), "claims to go")
+
+            def pods_are_gone(live_pods: list[Obj]) -> bool:
+                return not {pod["metadata"]["name"] for pod in live_pods} & set(pods)
+
+            def claims_are_gone(claims: list[Obj]) -> bool:
+                return not any(owner(claim) in pods for claim in claims)
+
+            await self.until("pods", pods_are_gone, "pods to go")
+            await self.until("resourceclaims", claims_are_gone, "claims to go")
 
     async def until(self, kind: str, condition: Callable[[list[Obj]], Any], what: str) -> None:
         """Wait until `condition` is true of all objects of a kind; `what` describes it in the error message."""
@@ -96,7 +103,8 @@ class Steps:
             for node in self._cluster.nodes.values():
                 said += node.agent.failures
             said += [f"{pod} waits: {outcome.message}" for pod, outcome in self._scheduler.waiting.items()]
-            said += [f"{each['metadata']['name']}: {status_text(each)[1]}" for each in self._api.objects(WORKLOADS)]
+            for workload in self._api.objects(WORKLOADS):
+                said.append(f"{workload['metadata']['name']}: {status_text(workload)[1]}")
             why = "see the plugins' logs (neuron-dra demo --keep)"
             if said:
                 why = said[-1]
@@ -114,24 +122,25 @@ class Steps:
 
 def owner(claim: Obj) -> str:
     """Return the name of the pod that a claim was made for, or an empty string."""
-    return next((str(one["name"]) for one in claim["metadata"].get("ownerReferences") or ()), "")
+    owner_references = claim["metadata"].get("ownerReferences") or ()
+    return next((str(owner_reference["name"]) for owner_reference in owner_references), "")
 
 
 def values(device: Mapping[str, Any]) -> dict[str, Any]:
     """Return the attributes of a published device, without their types."""
-    found = {}
+    plain_values = {}
     for name, value in device["attributes"].items():
-        found[name] = next(iter(value.values()))
-    return found
+        plain_values[name] = next(iter(value.values()))
+    return plain_values
 
 
 def published(driver: str, devices: list[Obj]) -> str:
     """Return a description of a slice's devices."""
     if driver != names.DRIVER:
         return f"{len(devices)} EFA"
-    found = values(devices[0])
-    if found["resourceType"] == "neuron_node":
-        return f"the node, of UltraServer {found.get('serverId4', '(not elected yet)')}"
+    attributes = values(devices[0])
+    if attributes["resourceType"] == "neuron_node":
+        return f"the node, of UltraServer {attributes.get('serverId4', '(not elected yet)')}"
     whole = sum(values(device)["resourceType"] == "neuron_device" for device in devices)
     what = {1: "1 device", 16: "16 devices in a 4 x 4 torus"}.get(whole, f"{whole} devices")
     return what if whole == len(devices) else f"{what}, sets and cores of them"
@@ -140,7 +149,7 @@ def published(driver: str, devices: list[Obj]) -> str:
 def status_text(workload: Obj) -> tuple[str, str]:
     """Return the state of a NeuronUltraServerWorkload, and its conditions' messages."""
     status = workload.get("status") or {}
-    conditions = {each["type"]: each for each in status.get("conditions") or ()}
+    conditions = {condition["type"]: condition for condition in status.get("conditions") or ()}
     if "Ready" in conditions:
         texts = [f"{status.get('state')}: {conditions['Ready']['message']}"]
     else:

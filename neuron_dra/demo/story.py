@@ -185,31 +185,31 @@ class Story(Steps):
         view.line(f"pod4   Running {took_ms:.0f} ms after pod2 was deleted, on the devices that it had", "green")
 
     def _held(self, node: str) -> dict[int, str]:
-        found = {}
+        pod_by_device = {}
         for pod in (wire["metadata"]["name"] for wire in self._api.objects("pods", "default")):
             for number in self._devices_of(pod, node):
-                found[number] = pod
-        return found
+                pod_by_device[number] = pod
+        return pod_by_device
 
     def _devices_of(self, pod: str, node: str) -> list[int]:
-        mine = []
+        device_names = []
         for r in self._results(self.claim_of(pod, missing_ok=True)):
             if r["pool"] == node:
-                mine.append(r["device"])
-        found = []
-        for name in mine:
+                device_names.append(r["device"])
+        device_ids = []
+        for name in device_names:
             if name.startswith(names.DEVICE_PREFIX):
-                found.append(int(name.removeprefix(names.DEVICE_PREFIX)))
-        return found
+                device_ids.append(int(name.removeprefix(names.DEVICE_PREFIX)))
+        return device_ids
 
 
 def _files(container: Container) -> list[str]:
     """Return the Neuron device files of a container: device nodes or, without root, mounted plain files."""
-    found = []
+    paths = []
     for path in (*container.device_nodes, *container.mounts):
         if path.startswith("/dev/neuron"):
-            found.append(path)
-    return found
+            paths.append(path)
+    return paths
 
 
 def _ids(paths: Iterable[str]) -> list[int]:

@@ -36,7 +36,7 @@ class UltraServers(Steps):
         view.heading(
             "UltraServers: four nodes connected by NeuronLink. A training job reserves them before its pods exist"
         )
-        await self.until("neuronultraservers", lambda found: len(found) == 2, "two UltraServers to be found")
+        await self.until("neuronultraservers", lambda servers: len(servers) == 2, "two UltraServers to be found")
         moments = [("the controller has found two of four nodes", self._map())]
         objects = examples.load(FILE)
         job, template, pods = objects[0], objects[1], objects[2:]
@@ -77,12 +77,11 @@ class UltraServers(Steps):
         await self.running(*(pod["metadata"]["name"] for pod in pods))
         return took_ms
 
-    async def _state(self, wanted: str) -> None:
-        await self.until(
-            WORKLOADS,
-            lambda found: [each for each in found if (each.get("status") or {}).get("state") == wanted],
-            f"{JOB} to be {wanted}",
-        )
+    async def _state(self, state: str) -> None:
+        def is_in_state(workloads: list[Obj]) -> bool:
+            return any((workload.get("status") or {}).get("state") == state for workload in workloads)
+
+        await self.until(WORKLOADS, is_in_state, f"{JOB} to be {state}")
 
     async def _reject_other_pod(self) -> str:
         """Apply another workload's pod, which fits no node, and return the scheduler's message."""
@@ -94,9 +93,13 @@ class UltraServers(Steps):
 
     async def _release(self, pods: list[Obj]) -> None:
         self._api.delete(WORKLOADS, JOB, "default")
-        await self.until(WORKLOADS, lambda found: not found, f"{JOB} to be released")
+        await self.until(WORKLOADS, lambda workloads: not workloads, f"{JOB} to be released")
         names = {pod["metadata"]["name"] for pod in pods}
-        await self.until("pods", lambda found: not names & {each["metadata"]["name"] for each in found}, "pods to go")
+
+        def pods_are_gone(live_pods: list[Obj]) -> bool:
+            return not names & {pod["metadata"]["name"] for pod in live_pods}
+
+        await self.until("pods", pods_are_gone, "pods to go")
 
     async def _lose(self, pods: list[Obj]) -> tuple[list[tuple[float, str]], float, int]:
         """Fail a node, and wait until its group has moved and all pods run.
@@ -106,23 +109,23 @@ class UltraServers(Steps):
         """
         before = self._uids()
         said: list[tuple[float, str]] = []
-        known: set[str] = set()
+        reported_parts: set[str] = set()
         await self._cluster.nodes[LOST].lose()
         started = time.monotonic()
         self._api.delete("nodes", LOST)
 
-        def whole(found: list[Obj]) -> bool:
-            state, text = status_text(found[0])
-            new = [part for part in text.split("; ") if part not in known]
+        def whole(workloads: list[Obj]) -> bool:
+            state, text = status_text(workloads[0])
+            new = [part for part in text.split("; ") if part not in reported_parts]
             if new:
-                known.update(new)
+                reported_parts.update(new)
                 said.append((1000 * (time.monotonic() - started), "; ".join(new)))
             return state == "Allocated" and LOST not in self._ranks()
 
-        known.update(status_text(self._api.objects(WORKLOADS)[0])[1].split("; "))
+        reported_parts.update(status_text(self._api.objects(WORKLOADS)[0])[1].split("; "))
         await self.until(WORKLOADS, whole, "the group to move")
         said.append((1000 * (time.monotonic() - started), status_text(self._api.objects(WORKLOADS)[0])[1]))
-        left = {each["metadata"]["name"] for each in self._api.objects("pods", "default")}
+        left = {pod["metadata"]["name"] for pod in self._api.objects("pods", "default")}
         again = [pod for pod in pods[:6] if pod["metadata"]["name"] not in left]
         for number, pod in enumerate(again):  # a Deployment replaces the pods that are gone
             pod["metadata"]["name"] = f"my-training-workload-{len(pods) + number}"
@@ -134,24 +137,24 @@ class UltraServers(Steps):
     # What there is
 
     def _uids(self) -> set[str]:
-        return {str(each["metadata"]["uid"]) for each in self._api.objects("pods", "default")}
+        return {str(pod["metadata"]["uid"]) for pod in self._api.objects("pods", "default")}
 
     def _ranks(self) -> dict[str, int]:
         """Return the rank of every reserved node, by name."""
-        found = {}
+        rank_by_node = {}
         for item in self._api.objects("neuronultraservers"):
             for allocation in decode_allocations(item):
                 if allocation.phase is not Phase.DRAINING:
                     for node in allocation.nodes:
-                        found[node] = allocation.rank(node)
-        return found
+                        rank_by_node[node] = allocation.rank(node)
+        return rank_by_node
 
     def _map(self, gone: str = "") -> Mapping[str, str]:
         ranks = self._ranks()
-        found = {}
+        mark_by_node = {}
         for spec in NODES:
-            found[spec.name] = "x" if spec.name == gone else str(ranks.get(spec.name, "."))
-        return found
+            mark_by_node[spec.name] = "x" if spec.name == gone else str(ranks.get(spec.name, "."))
+        return mark_by_node
 
     def _environment(self) -> str:
         """Return the UltraServer variables in the pod on us2-1."""
@@ -168,6 +171,6 @@ class UltraServers(Steps):
 
 def _pairs(job: Obj) -> Obj:
     """Return a copy of the workload with three groups of two nodes."""
-    made = copy.deepcopy(job)
-    made["spec"] |= {"topologySize": 2, "serverCount": 3}
-    return made
+    paired_job = copy.deepcopy(job)
+    paired_job["spec"] |= {"topologySize": 2, "serverCount": 3}
+    return paired_job

@@ -94,19 +94,19 @@ class DemoScreen:
         gap = "      "
         heads = (Text(nodes[index][0] + " to " + nodes[index][-1]) for index in range(len(groups)))
         line = Text(" " * margin, "dim")
-        for head, found in zip(heads, nodes, strict=True):
-            head.pad_right(max(0, 4 * len(found) - len(head)))
+        for head, group_nodes in zip(heads, nodes, strict=True):
+            head.pad_right(max(0, 4 * len(group_nodes) - len(head)))
             line.append_text(head).append(gap)
         self._print(line)
         before: Mapping[str, str] = {}
         for caption, cells in moments:
             line = Text("  " + caption.ljust(margin - 2))
-            for found in nodes:
-                for name in found:
+            for group_nodes in nodes:
+                for name in group_nodes:
                     style = _STYLES.get(cells[name], "cyan")
                     changed = before and before.get(name) != cells[name]
                     line.append(cells[name].ljust(4), f"bold {style}" if changed else style)
-                line.append(" " * max(0, len(f"{found[0]} to {found[-1]}") - 4 * len(found)) + gap)
+                line.append(" " * max(0, len(f"{group_nodes[0]} to {group_nodes[-1]}") - 4 * len(group_nodes)) + gap)
             self._print(line)
             before = cells
 
