@@ -62,9 +62,9 @@ def _compiled(expression: str) -> Any:
 
 def evaluate(expression: str, inputs: Mapping[str, Any]) -> Any:
     """Return the value of an expression. Raises NoValue if it has none."""
-    found = _compiled(expression).eval(data=dict.fromkeys(_NAMES) | dict(inputs))
-    value = _plain(found.value())
-    if found.type() == cel.Type.ERROR:
+    cel_value = _compiled(expression).eval(data=dict.fromkeys(_NAMES) | dict(inputs))
+    value = _plain(cel_value.value())
+    if cel_value.type() == cel.Type.ERROR:
         raise NoValue(f"{value}: {expression}")
     return value
 
@@ -97,11 +97,11 @@ def admit(
     info = {"username": user, "groups": list(groups), "extra": extra}
     request = {"operation": "UPDATE" if old else "CREATE", "userInfo": info}
     inputs = {"oldObject": old, "namespaceObject": namespace, "request": request}
-    for policy in sorted(policies, key=lambda each: each["kind"]):  # MutatingAdmissionPolicy before Validating…
+    for policy in sorted(policies, key=lambda policy: policy["kind"]):  # MutatingAdmissionPolicy before Validating…
         if not _selected(policy["spec"], item, namespace, old is not None):
             continue
         inputs["object"] = item
-        if all(evaluate(each["expression"], inputs) for each in policy["spec"]["matchConditions"]):
+        if all(evaluate(condition["expression"], inputs) for condition in policy["spec"]["matchConditions"]):
             item = _applied(policy["spec"], inputs)
     return item
 
@@ -124,10 +124,10 @@ def _applied(spec: Obj, inputs: dict[str, Any]) -> Obj:
 
 def variables(spec: Obj, inputs: Mapping[str, Any]) -> Obj:
     """Return the input `variables` of a policy."""
-    found: Obj = {}
+    variable_values: Obj = {}
     for variable in spec.get("variables", ()):
-        found[variable["name"]] = evaluate(variable["expression"], {**inputs, "variables": found})
-    return {"variables": found}
+        variable_values[variable["name"]] = evaluate(variable["expression"], {**inputs, "variables": variable_values})
+    return {"variables": variable_values}
 
 
 def _selected(spec: Obj, item: Obj, namespace: Obj, is_update: bool) -> bool:
@@ -137,8 +137,8 @@ def _selected(spec: Obj, item: Obj, namespace: Obj, is_update: bool) -> bool:
     return any(
         resource in rule["resources"] and operation in rule["operations"] for rule in constraints["resourceRules"]
     ) and all(
-        (labels.get(each["key"]) in each["values"]) == (each["operator"] == "In")
-        for each in constraints.get("namespaceSelector", {}).get("matchExpressions", ())
+        (labels.get(requirement["key"]) in requirement["values"]) == (requirement["operator"] == "In")
+        for requirement in constraints.get("namespaceSelector", {}).get("matchExpressions", ())
     )
 
 

@@ -94,11 +94,11 @@ class CdiRuntime:
 
     def specs(self) -> dict[Path, dict[str, Any]]:
         """Return all spec files, checked. Raises CdiError for the first invalid one."""
-        found = {}
+        specs_by_path = {}
         for directory in self._directories:
             for path in _spec_files(directory):
-                found[path] = load_spec(path)
-        return found
+                specs_by_path[path] = load_spec(path)
+        return specs_by_path
 
     def _load(self) -> tuple[dict[str, tuple[Path, dict[str, Any], dict[str, Any]]], list[str]]:
         devices: dict[str, tuple[Path, dict[str, Any], dict[str, Any]]] = {}

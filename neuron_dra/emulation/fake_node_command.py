@@ -218,8 +218,8 @@ def apply(node: SimulatedNode, what: str, *, up: bool) -> None:
     parts = [part.strip() for part in rest.split(",") if part.strip()]
     try:
         if kind == "link":
-            one, other = map(int, parts)
-            node.repair_link(one, other) if up else node.break_link(one, other)
+            device_id, linked_id = map(int, parts)
+            node.repair_link(device_id, linked_id) if up else node.break_link(device_id, linked_id)
         elif kind == "busy" and not parts:
             node.busy(not up)
         elif kind == "modes":

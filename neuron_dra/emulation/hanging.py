@@ -62,14 +62,14 @@ def stopped(pid: int) -> Iterator[None]:
 
 def children(pid: int) -> list[int]:
     """Return the ids of a process's running children (Linux)."""
-    found = []
+    child_pids = []
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
             with contextlib.suppress(OSError):
                 state, parent = _state(int(folder.name))
                 if parent == pid and state != "Z":
-                    found.append(int(folder.name))
-    return sorted(found)
+                    child_pids.append(int(folder.name))
+    return sorted(child_pids)
 
 
 def _state(pid: int) -> tuple[str, int]:

@@ -106,7 +106,7 @@ class RegisteredPlugin:
 
 def find_sockets(registry: Path) -> dict[str, tuple[int, int]]:
     """Return the sockets below the registry, except for hidden ones, each with the identity of its file."""
-    found = {}
+    identity_by_path = {}
     for folder, folders, files in os.walk(registry):
         folders[:] = [name for name in folders if not name.startswith(".")]
         for name in files:
@@ -116,8 +116,8 @@ def find_sockets(registry: Path) -> dict[str, tuple[int, int]]:
             except FileNotFoundError:
                 continue
             if stat.S_ISSOCK(status.st_mode) and not name.startswith("."):
-                found[path] = status.st_ino, status.st_mtime_ns  # not ctime, which chmod changes
-    return found
+                identity_by_path[path] = status.st_ino, status.st_mtime_ns  # not ctime, which chmod changes
+    return identity_by_path
 
 
 def dial(path: str) -> grpc.aio.Channel:
@@ -132,7 +132,7 @@ def error_words(error: grpc.aio.AioRpcError) -> str:
 def result_of(answer: Any) -> PreparedResult:
     if answer.error:
         return PreparedResult(error=answer.error)
-    return PreparedResult(tuple(_device_of(each) for each in answer.devices))
+    return PreparedResult(tuple(_device_of(device) for device in answer.devices))
 
 
 def _device_of(device: Any) -> KubeletDevice:
@@ -179,8 +179,8 @@ def why_refused(info: registration_pb2.PluginInfo, path: str, services: Collecti
     if not info.supported_versions:
         return f"{wrong}: empty list"
     if not any(name in services for name in info.supported_versions):
-        known, offered = ", ".join(sorted(services)), ", ".join(info.supported_versions)
-        return f"{wrong}: none of the services {offered} is supported by this kubelet, which knows {known}"
+        known_services, offered = ", ".join(sorted(services)), ", ".join(info.supported_versions)
+        return f"{wrong}: none of the services {offered} is supported by this kubelet, which knows {known_services}"
     return ""
 
 

@@ -60,11 +60,11 @@ def move_class(folder: Path, seed: int) -> None:
 
 
 def _files(device: Path) -> list[Path]:
-    found = []
+    paths = []
     for path in device.rglob("*"):
         if path.is_file() and path.name not in _KERNEL and not str(path.relative_to(device)).startswith("neuron_core"):
-            found.append(path)
-    return found
+            paths.append(path)
+    return paths
 
 
 def _moved(folder: Path, files: Iterable[Path], chosen: random.Random) -> set[str]:

@@ -103,46 +103,48 @@ class PodResources:
 
     def _pod(self, pod: Pod) -> pb.PodResources:
         # A restartable init container (sidecar) is listed; other init containers are not, even while they run.
-        first = [each for each in pod["spec"].get("initContainers") or [] if each.get("restartPolicy") == "Always"]
+        init_containers = pod["spec"].get("initContainers") or []
+        sidecars = [container for container in init_containers if container.get("restartPolicy") == "Always"]
         return pb.PodResources(
             name=pod["metadata"]["name"],
             namespace=pod["metadata"]["namespace"],
             containers=[
                 pb.ContainerResources(
-                    name=each["name"],
-                    dynamic_resources=self._claims(pod, each),
+                    name=container["name"],
+                    dynamic_resources=self._claims(pod, container),
                     devices=[
                         pb.ContainerDevices(resource_name=resource, device_ids=ids)
                         for resource, ids in self.of_plugin.get(pod["metadata"]["name"], {}).items()
                     ],
                 )
-                for each in [*first, *pod["spec"]["containers"]]
+                for container in [*sidecars, *pod["spec"]["containers"]]
             ],
         )
 
     def _claims(self, pod: Pod, container: Mapping[str, Any]) -> list[pb.DynamicResource]:
         """Return the claims of a container; none if one of them is unknown."""
-        wanted = {each["name"] for each in (container.get("resources") or {}).get("claims") or []}
-        made = {
-            each["name"]: each.get("resourceClaimName")
-            for each in (pod.get("status") or {}).get("resourceClaimStatuses") or []
+        claim_requests = (container.get("resources") or {}).get("claims") or []
+        requested_names = {claim_request["name"] for claim_request in claim_requests}
+        generated_names = {
+            claim_status["name"]: claim_status.get("resourceClaimName")
+            for claim_status in (pod.get("status") or {}).get("resourceClaimStatuses") or []
         }
-        found: list[pb.DynamicResource] = []
+        dynamic_resources: list[pb.DynamicResource] = []
         for entry in pod["spec"].get("resourceClaims") or []:
-            if entry["name"] not in wanted or not self.lists_claims:
+            if entry["name"] not in requested_names or not self.lists_claims:
                 continue
-            name = entry.get("resourceClaimName") or made.get(entry["name"])
+            name = entry.get("resourceClaimName") or generated_names.get(entry["name"])
             devices = self._runs.prepared(pod["metadata"]["namespace"], name) if name else None
             if name is None or devices is None:
                 return []
-            found.append(_claim(pod["metadata"]["namespace"], name, devices))
+            dynamic_resources.append(_claim(pod["metadata"]["namespace"], name, devices))
         of_limits = (pod.get("status") or {}).get("extendedResourceClaimStatus") or {}
-        mapped = {each["containerName"] for each in of_limits.get("requestMappings") or []}
+        mapped = {mapping["containerName"] for mapping in of_limits.get("requestMappings") or []}
         if container["name"] in mapped and self.lists_claims:
             devices = self._runs.prepared(pod["metadata"]["namespace"], of_limits["resourceClaimName"])
             if devices is not None:
-                found.append(_claim(pod["metadata"]["namespace"], of_limits["resourceClaimName"], devices))
-        return found
+                dynamic_resources.append(_claim(pod["metadata"]["namespace"], of_limits["resourceClaimName"], devices))
+        return dynamic_resources
 
 
 def _claim(namespace: str, name: str, devices: Devices) -> pb.DynamicResource:

@@ -187,15 +187,15 @@ class ScriptedKubelet:
 
         def wanted() -> RegisteredPlugin | None:
             for instance in reversed(self._instances):
-                found = instance.registration
-                if found.driver == driver and instance.connected and endpoint in ("", found.endpoint):
-                    return found
+                registration = instance.registration
+                if registration.driver == driver and instance.connected and endpoint in ("", registration.endpoint):
+                    return registration
             return None
 
-        found: RegisteredPlugin = await self._until(
+        registration: RegisteredPlugin = await self._until(
             wanted, timeout_s, f"{driver} to register; attempts: {self.attempts}"
         )
-        return found
+        return registration
 
     async def gone(self, driver: str, timeout_s: float = 10.0, *, endpoint: str = "") -> None:
         """Wait until no instance of the driver (at `endpoint`) is registered."""
@@ -290,9 +290,9 @@ class ScriptedKubelet:
             )
         except grpc.aio.AioRpcError as error:
             raise KubeletError(f"{method}: {error_words(error)}") from error
-        known = {ref.uid for ref in refs}
+        requested_uids = {ref.uid for ref in refs}
         for uid in response.claims:
-            if uid not in known:
+            if uid not in requested_uids:
                 raise KubeletError(f"{method} returned result for unknown claim UID {uid}")
         skipped = len(refs) - len(response.claims)
         if skipped:
@@ -424,8 +424,8 @@ class ScriptedKubelet:
         self._changed.set()
 
     def _settle_wipe(self, driver: str) -> None:
-        of_driver = [each for each in self._instances if each.registration.driver == driver]
-        self._wiper.settle(driver, is_connected=any(each.connected for each in of_driver))
+        of_driver = [instance for instance in self._instances if instance.registration.driver == driver]
+        self._wiper.settle(driver, is_connected=any(instance.connected for instance in of_driver))
 
 
 async def _cancel(task: asyncio.Task[None] | None) -> None:

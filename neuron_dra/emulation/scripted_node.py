@@ -47,12 +47,12 @@ class _CheckpointedClaim:
     devices: dict[str, tuple[KubeletDevice, ...]] = field(default_factory=dict)
 
     def cdi_ids(self, request: str) -> list[str]:
-        found: list[str] = []
+        ids: list[str] = []
         for devices in self.devices.values():
             for device in devices:
                 if not request or not device.request_names or request in device.request_names:
-                    found += device.cdi_device_ids
-        return found
+                    ids += device.cdi_device_ids
+        return ids
 
 
 @dataclass(slots=True)
@@ -187,17 +187,17 @@ class ScriptedNode:
 
     async def _list_and_watch(self) -> None:
         async with contextlib.aclosing(self._client.pods()) as changes:
-            async for change, found in changes:
+            async for change, pod_or_pods in changes:
                 if change == "ALL":
-                    present = {pod["metadata"]["uid"]: pod for pod in found}
+                    present = {pod["metadata"]["uid"]: pod for pod in pod_or_pods}
                     for uid in [uid for uid in self._workers if uid not in present]:
                         self._gone(uid)
                     for pod in present.values():
                         self._seen(pod)
                 elif change == "DELETED":
-                    self._gone(found["metadata"]["uid"])
+                    self._gone(pod_or_pods["metadata"]["uid"])
                 else:
-                    self._seen(found)
+                    self._seen(pod_or_pods)
 
     def _seen(self, pod: Pod) -> None:
         worker = self._workers.setdefault(pod["metadata"]["uid"], _Worker(pod))
@@ -270,9 +270,9 @@ class ScriptedNode:
             for entry in container.get("env") or []:
                 env[entry["name"]] = entry.get("value", "")
             ids: list[str] = []
-            for wanted in (container.get("resources") or {}).get("claims") or []:
-                if wanted["name"] in claims:
-                    ids += claims[wanted["name"]].cdi_ids(wanted.get("request", ""))
+            for claim_request in (container.get("resources") or {}).get("claims") or []:
+                if claim_request["name"] in claims:
+                    ids += claims[claim_request["name"]].cdi_ids(claim_request.get("request", ""))
             for mapping in _of_limits(pod).get("requestMappings") or []:
                 if mapping["containerName"] == container["name"]:
                     ids += claims[_LIMITS].cdi_ids(mapping["requestName"])
@@ -282,27 +282,27 @@ class ScriptedNode:
     async def _prepare(self, pod: Pod) -> dict[str, _CheckpointedClaim]:
         """Prepare a pod's claims; return them by their name in the pod."""
         uid = pod["metadata"]["uid"]
-        found: dict[str, _CheckpointedClaim] = {}
+        claims_by_name: dict[str, _CheckpointedClaim] = {}
         for entry in pod["spec"].get("resourceClaims") or []:
-            found[entry["name"]] = await self._check(pod, entry)
+            claims_by_name[entry["name"]] = await self._check(pod, entry)
         if name := _of_limits(pod).get("resourceClaimName"):
-            found[_LIMITS] = await self._check(pod, {"name": _LIMITS, "resourceClaimName": name})
-        for claim in found.values():
+            claims_by_name[_LIMITS] = await self._check(pod, {"name": _LIMITS, "resourceClaimName": name})
+        for claim in claims_by_name.values():
             for driver in claim.drivers:
-                if not any(known.driver == driver for known in self._kubelet.registrations):
+                if not any(plugin.driver == driver for plugin in self._kubelet.registrations):
                     raise KubeletError(f"DRA driver {driver} is not registered")
-        for name, claim in found.items():
+        for name, claim in claims_by_name.items():
             key = claim.ref.namespace, claim.ref.name
-            known = self._claims.setdefault(key, claim)
-            if known.ref.uid != claim.ref.uid:
+            checkpointed = self._claims.setdefault(key, claim)
+            if checkpointed.ref.uid != claim.ref.uid:
                 raise KubeletError(
-                    f"old ResourceClaim with same name {claim.ref.name} and different UID {known.ref.uid} still exists "
-                    "(previous pod force-deleted?!)"
+                    f"old ResourceClaim with same name {claim.ref.name} and different UID {checkpointed.ref.uid} "
+                    "still exists (previous pod force-deleted?!)"
                 )
-            known.pods.add(uid)
-            found[name] = known
+            checkpointed.pods.add(uid)
+            claims_by_name[name] = checkpointed
         batches: dict[str, list[_CheckpointedClaim]] = {}
-        for claim in {claim.ref.uid: claim for claim in found.values() if not claim.prepared}.values():
+        for claim in {claim.ref.uid: claim for claim in claims_by_name.values() if not claim.prepared}.values():
             for driver in claim.drivers:
                 batches.setdefault(driver, []).append(claim)
         for driver, batch in batches.items():
@@ -314,9 +314,9 @@ class ScriptedNode:
             errors = {claim_uid: result.error for claim_uid, result in results.items()}
             if error := first_error("NodePrepareResources", refs, errors):
                 raise error
-        for claim in found.values():
+        for claim in claims_by_name.values():
             claim.prepared = True
-        return found
+        return claims_by_name
 
     async def _check(self, pod: Pod, entry: Mapping[str, Any]) -> _CheckpointedClaim:
         """Read one claim of a pod and check that the pod may use it."""
@@ -324,7 +324,10 @@ class ScriptedNode:
         name = entry.get("resourceClaimName")
         if not name:
             created = pod.get("status", {}).get("resourceClaimStatuses") or []
-            name = next((each.get("resourceClaimName") for each in created if each["name"] == entry["name"]), None)
+            for claim_status in created:
+                if claim_status["name"] == entry["name"]:
+                    name = claim_status.get("resourceClaimName")
+                    break
         if not name:
             raise KubeletError(f'PodResourceClaim "{entry["name"]}": ResourceClaim not created yet')
         try:

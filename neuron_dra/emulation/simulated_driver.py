@@ -140,14 +140,14 @@ class SimulatedDriver:
         each step, with its time.
         """
         kept = {int(path.name[6:]) for path in (self._kept / "devices").glob("neuron*")}
-        found = _in_probe_order(self._spec, kept - set(missing))
+        probed_ids = _in_probe_order(self._spec, kept - set(missing))
         texts = {path.name: path.read_text() for path in (self._kept / "class").iterdir() if path.is_file()}
-        for step in plan(found, timing, silent_s or {}, elects=self._elects, is_stored=_is_stored(texts)):
+        for step in plan(probed_ids, timing, silent_s or {}, elects=self._elects, is_stored=_is_stored(texts)):
             wait_until(step.at_s)
-            self._do(step, found, texts)
+            self._do(step, probed_ids, texts)
             yield step
 
-    def _do(self, step: LoadStep, found: list[int], texts: Mapping[str, str]) -> None:
+    def _do(self, step: LoadStep, probed_ids: list[int], texts: Mapping[str, str]) -> None:
         if step.what == kernel_driver.COMING:
             self._begin(texts)
         elif step.what == "class":
@@ -159,11 +159,11 @@ class SimulatedDriver:
         elif step.what == "reset" and step.device_id is not None:
             self._node.set_reset_state(step.device_id, 1)
         elif step.what == LIVE:
-            for device_id in found:
-                links = simulated_tree.connected_devices(self._spec, device_id, len(found))
+            for device_id in probed_ids:
+                links = simulated_tree.connected_devices(self._spec, device_id, len(probed_ids))
                 change(self._node.folder(device_id) / "connected_devices", links)
             self._set_state(LIVE, "0")
-        elif step.what == "election" and len(found) == self._spec.device_count:
+        elif step.what == "election" and len(probed_ids) == self._spec.device_count:
             for name, text in texts.items():
                 change(self._node.root / CLASS / name, text)
 

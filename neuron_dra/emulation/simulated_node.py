@@ -94,10 +94,10 @@ def write(
     if spec is None:
         near = catalogue.nearest(instance_type)
         if near:
-            known = ""
+            listed_types = ""
         else:
-            known = "; it has " + ", ".join(known.name for known in catalogue.all_types())
-        raise NeuronDraError(f"instance type {instance_type} is not in the catalogue{near}{known}")
+            listed_types = "; it has " + ", ".join(catalogue_type.name for catalogue_type in catalogue.all_types())
+        raise NeuronDraError(f"instance type {instance_type} is not in the catalogue{near}{listed_types}")
     if node_id is not None and not spec.whole_node:
         raise NeuronDraError(f"--node-id: {instance_type} is not an UltraServer type; leave it out")
     if nodes not in (2, 4):
@@ -215,11 +215,11 @@ class SimulatedNode:
     def device_ids(self) -> list[int]:
         """Return the ids of the devices in the class folder."""
         names = [entry.name for entry in (self.root / CLASS).iterdir()]
-        found = []
+        ids = []
         for name in names:
             if name.startswith("neuron") and name[6:].isdigit():
-                found.append(int(name[6:]))
-        return sorted(found)
+                ids.append(int(name[6:]))
+        return sorted(ids)
 
     def folder(self, device_id: int) -> Path:
         """Return the sysfs folder of one device."""
@@ -269,36 +269,36 @@ class SimulatedNode:
 
     # Faults
 
-    def break_link(self, one: int, other: int) -> None:
+    def break_link(self, device_id: int, linked_id: int) -> None:
         """Take a link down, so that the driver lists it on neither end. Raises NeuronDraError for an unknown link."""
-        self._set_both_ends(one, other, up=False)
+        self._set_both_ends(device_id, linked_id, up=False)
 
-    def repair_link(self, one: int, other: int) -> None:
+    def repair_link(self, device_id: int, linked_id: int) -> None:
         """Bring a link up again, in its place of the driver's list."""
-        self._set_both_ends(one, other, up=True)
+        self._set_both_ends(device_id, linked_id, up=True)
 
-    def _set_both_ends(self, one: int, other: int, *, up: bool) -> None:
-        self._link_end(one, other)
-        self._link_end(other, one)  # check both ends before writing either
-        self.set_link(one, other, up=up)
-        self.set_link(other, one, up=up)
+    def _set_both_ends(self, device_id: int, linked_id: int, *, up: bool) -> None:
+        self._link_end(device_id, linked_id)
+        self._link_end(linked_id, device_id)  # check both ends before writing either
+        self.set_link(device_id, linked_id, up=up)
+        self.set_link(linked_id, device_id, up=up)
 
-    def set_link(self, one: int, other: int, *, up: bool) -> None:
+    def set_link(self, device_id: int, linked_id: int, *, up: bool) -> None:
         """Change what one end of a link reports. Raises NeuronDraError for an unknown link or missing device."""
-        path, order = self._link_end(one, other)
+        path, order = self._link_end(device_id, linked_id)
         present = {int(part) for part in path.read_text().split(",") if part.strip()}
-        present = present | {other} if up else present - {other}
+        present = present | {linked_id} if up else present - {linked_id}
         change(path, ", ".join(str(i) for i in order if i in present) + "\n")
 
-    def _link_end(self, one: int, other: int) -> tuple[Path, tuple[int, ...]]:
+    def _link_end(self, device_id: int, linked_id: int) -> tuple[Path, tuple[int, ...]]:
         spec = catalogue.lookup(self.instance_type)
-        order = spec.links[one] if spec and 0 <= one < len(spec.links) else ()
-        if other not in order:
+        order = spec.links[device_id] if spec and 0 <= device_id < len(spec.links) else ()
+        if linked_id not in order:
             raise NeuronDraError(
-                f"neuron{one} and neuron{other} of {self.instance_type} have no link; "
-                + (f"neuron{one} has links to {', '.join(map(str, order))}" if order else "choose another one")
+                f"neuron{device_id} and neuron{linked_id} of {self.instance_type} have no link; "
+                + (f"neuron{device_id} has links to {', '.join(map(str, order))}" if order else "choose another one")
             )
-        return self.device_path(one, "connected_devices"), order
+        return self.device_path(device_id, "connected_devices"), order
 
     def remove_device(self, device_id: int) -> None:
         """Remove a device from the class, from sysfs and from /dev."""
@@ -366,7 +366,8 @@ class SimulatedNode:
         path = self.folder(device_id) / name
         if not path.exists():
             moved = self.folder(device_id).glob(f"**/{path.name}")  # of emulation/moved_layout
-            path = next((each for each in moved if not {"neuron_core0", "mirror"}.intersection(each.parts)), path)
+            copies = {"neuron_core0", "mirror"}
+            path = next((candidate for candidate in moved if copies.isdisjoint(candidate.parts)), path)
         if not path.exists():
             raise NeuronDraError(f"{self.root} has no {name} of neuron{device_id}; {self._what_it_has()}")
         return path

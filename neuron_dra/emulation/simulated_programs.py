@@ -31,10 +31,10 @@ class ProgramEnd:
 def end_of(pod: Wire) -> ProgramEnd | None:
     """Return when the last main container of a pod ends, and the first code that is not 0; None if one never ends."""
     ends = [_end_of_container(container) for container in pod["spec"]["containers"]]
-    known = [end for end in ends if end is not None]
-    if len(known) < len(ends):
+    program_ends = [end for end in ends if end is not None]
+    if len(program_ends) < len(ends):
         return None
-    return ProgramEnd(max(end.after_s for end in known), next((end.code for end in known if end.code), 0))
+    return ProgramEnd(max(end.after_s for end in program_ends), next((end.code for end in program_ends if end.code), 0))
 
 
 def _end_of_container(container: Wire) -> ProgramEnd | None:

@@ -79,7 +79,7 @@ def _copied(value: Any) -> Any:
 
 
 def _as_go_reads(raw: bytes) -> bytes:
-    text = _PAIR_OR_HALF.sub(lambda found: found[1] or b"\\ufffd", raw)
+    text = _PAIR_OR_HALF.sub(lambda match: match[1] or b"\\ufffd", raw)
     return text.decode(errors="replace").encode()
 
 
@@ -117,4 +117,4 @@ def _checked(raw: bytes) -> msgspec.Raw:
 
 def _depth(raw: bytes) -> int:
     steps = {b"{": 1, b"[": 1, b"}": -1, b"]": -1}
-    return max(accumulate(steps.get(found[0], 0) for found in _BRACKET.finditer(raw)))
+    return max(accumulate(steps.get(match[0], 0) for match in _BRACKET.finditer(raw)))

@@ -87,12 +87,12 @@ class ClaimController:
             return
         statuses = list((pod.get("status") or {}).get("resourceClaimStatuses") or [])
         present = {entry["name"] for entry in statuses}
-        for wanted in (pod.get("spec") or {}).get("resourceClaims") or []:
-            template = wanted.get("resourceClaimTemplateName")
-            if template and wanted["name"] not in present:
-                claim = self._claim_for(pod, wanted["name"], template)
+        for claim_entry in (pod.get("spec") or {}).get("resourceClaims") or []:
+            template = claim_entry.get("resourceClaimTemplateName")
+            if template and claim_entry["name"] not in present:
+                claim = self._claim_for(pod, claim_entry["name"], template)
                 if claim:
-                    statuses.append({"name": wanted["name"], "resourceClaimName": claim})
+                    statuses.append({"name": claim_entry["name"], "resourceClaimName": claim})
         if len(statuses) > len(present):
             status = {**(pod.get("status") or {}), "resourceClaimStatuses": statuses}
             pod = self._store.update(self._pods, namespace, name, {**pod, "status": status}, subresource="status")
@@ -104,8 +104,11 @@ class ClaimController:
         """Return the name of the claim for one entry of a pod's resourceClaims; create the claim if it is missing."""
         meta = pod["metadata"]
         for name in sorted(self._generated.get(meta["uid"], ())):
-            found = self._store.find(self._claims, meta["namespace"], name)
-            if found and (found["metadata"].get("annotations") or {}).get(POD_CLAIM_NAME) == pod_claim:
+            existing_claim = self._store.find(self._claims, meta["namespace"], name)
+            if existing_claim is None:
+                continue
+            annotations = existing_claim["metadata"].get("annotations") or {}
+            if annotations.get(POD_CLAIM_NAME) == pod_claim:
                 return name
         template = self._store.find(self._templates, meta["namespace"], template_name)
         if template is None:
@@ -113,13 +116,13 @@ class ClaimController:
             text = f'resource claim template "{template_name}": {missing}'
             self._warn(pod, "FailedResourceClaimCreation", f"PodResourceClaim {pod_claim}: {text}")
             return ""
-        wanted = template["spec"].get("metadata") or {}
+        template_metadata = template["spec"].get("metadata") or {}
         owner = {"apiVersion": "v1", "kind": "Pod", "name": meta["name"], "uid": meta["uid"], "controller": True}
         claim = {
             "metadata": {
                 "generateName": f"{meta['name']}-{pod_claim}-",
-                "annotations": {**(wanted.get("annotations") or {}), POD_CLAIM_NAME: pod_claim},
-                "labels": dict(wanted.get("labels") or {}),
+                "annotations": {**(template_metadata.get("annotations") or {}), POD_CLAIM_NAME: pod_claim},
+                "labels": dict(template_metadata.get("labels") or {}),
                 "ownerReferences": [owner],
             },
             "spec": template["spec"]["spec"],

@@ -94,11 +94,11 @@ def check_admin(obj: Obj, namespace: Obj) -> list[Cause]:
         return []
     spec = obj["spec"].get("spec") or obj["spec"]
     why = f"admin access to devices requires the `{_ADMIN_LABEL}: true` label on the containing namespace"
-    found = []
+    causes = []
     for index, request in enumerate(spec["devices"]["requests"] or []):
         if (request.get("exactly") or {}).get("adminAccess"):
-            found.append(forbidden(f"spec.devices.requests[{index}].adminAccess", why))
-    return found
+            causes.append(forbidden(f"spec.devices.requests[{index}].adminAccess", why))
+    return causes
 
 
 def _check_spec(spec: Obj, path: str) -> list[Cause]:
@@ -109,20 +109,20 @@ def _check_spec(spec: Obj, path: str) -> list[Cause]:
             causes.append(too_many(f"{path}.devices.{field}", len(devices[field]), _MOST))
     if causes:
         return causes
-    known: set[str] = set()
+    request_names: set[str] = set()
     for index, request in enumerate(devices["requests"] or []):
-        causes += _check_request(request, f"{path}.devices.requests[{index}]", known)
+        causes += _check_request(request, f"{path}.devices.requests[{index}]", request_names)
     for index, constraint in enumerate(devices.get("constraints") or []):
-        causes += _check_constraint(constraint, f"{path}.devices.constraints[{index}]", known)
+        causes += _check_constraint(constraint, f"{path}.devices.constraints[{index}]", request_names)
     for index, config in enumerate(devices.get("config") or []):
         where = f"{path}.devices.config[{index}]"
-        causes += _check_references(config.get("requests") or [], known, f"{where}.requests")
+        causes += _check_references(config.get("requests") or [], request_names, f"{where}.requests")
         causes += _check_opaque(config, where)
     return causes
 
 
-def _check_constraint(constraint: Obj, path: str, known: set[str]) -> list[Cause]:
-    causes = _check_references(constraint.get("requests") or [], known, f"{path}.requests")
+def _check_constraint(constraint: Obj, path: str, request_names: set[str]) -> list[Cause]:
+    causes = _check_references(constraint.get("requests") or [], request_names, f"{path}.requests")
     kinds = [key for key in ("matchAttribute", "distinctAttribute") if constraint.get(key)]
     if not kinds:
         causes.append(required(path, "exactly one of `matchAttribute` or `distinctAttribute` is required"))
@@ -137,15 +137,15 @@ def _check_constraint(constraint: Obj, path: str, known: set[str]) -> list[Cause
     return causes
 
 
-def _check_request(request: Obj, path: str, known: set[str]) -> list[Cause]:
+def _check_request(request: Obj, path: str, request_names: set[str]) -> list[Cause]:
     name = request.get("name") or ""
     if formats.is_label(name):
         causes = []
     else:
         causes = [invalid(f"{path}.name", name, formats.LABEL_RULE)]
-    if name in known:
+    if name in request_names:
         causes.append(duplicate(path, name))
-    known.add(name)
+    request_names.add(name)
     exact, alternatives = request.get("exactly"), request.get("firstAvailable") or []
     rule = "exactly one of `exactly` or `firstAvailable` is required"
     if exact is None and not alternatives:
@@ -161,9 +161,9 @@ def _check_request(request: Obj, path: str, known: set[str]) -> list[Cause]:
         where, sub = f"{path}.firstAvailable[{index}]", alternative.get("name") or ""
         if not formats.is_label(sub):
             causes.append(invalid(f"{where}.name", sub, formats.LABEL_RULE))
-        elif f"{name}/{sub}" in known:
+        elif f"{name}/{sub}" in request_names:
             causes.append(duplicate(where, sub))
-        known.add(f"{name}/{sub}")
+        request_names.add(f"{name}/{sub}")
         causes += _check_exact(alternative, where)
     return causes
 
@@ -184,18 +184,18 @@ def _check_exact(exact: Obj, path: str) -> list[Cause]:
     return causes + _check_tolerations(exact.get("tolerations") or [], f"{path}.tolerations")
 
 
-def _unsupported(path: str, value: str, known: tuple[str, ...]) -> Cause:
-    listed = ", ".join(f'"{entry}"' for entry in sorted(known))
+def _unsupported(path: str, value: str, supported_values: tuple[str, ...]) -> Cause:
+    listed = ", ".join(f'"{entry}"' for entry in sorted(supported_values))
     return Cause("FieldValueNotSupported", f'Unsupported value: "{value}": supported values: {listed}', path)
 
 
 def _check_tolerations(tolerations: list[Obj], path: str) -> list[Cause]:
     causes = []
     for index, toleration in enumerate(tolerations):
-        for field, known in (("operator", _OPERATORS), ("effect", _EFFECTS)):
+        for field, supported_values in (("operator", _OPERATORS), ("effect", _EFFECTS)):
             value = toleration.get(field) or ("Equal" if field == "operator" else "")
-            if value and value not in known:
-                causes.append(_unsupported(f"{path}[{index}].{field}", value, known))
+            if value and value not in supported_values:
+                causes.append(_unsupported(f"{path}[{index}].{field}", value, supported_values))
     return causes
 
 
@@ -212,11 +212,11 @@ def _check_selectors(selectors: list[Obj], path: str) -> list[Cause]:
     return causes
 
 
-def _check_references(names: list[str], known: set[str], path: str) -> list[Cause]:
+def _check_references(names: list[str], request_names: set[str], path: str) -> list[Cause]:
     why = "must be the name of a request in the claim or the name of a request and a subrequest separated by '/'"
     causes = []
     for index, name in enumerate(names):
-        if name not in known:
+        if name not in request_names:
             causes.append(invalid(f"{path}[{index}]", name, why))
         if name in names[:index]:
             causes.append(duplicate(f"{path}[{index}]", name))
@@ -270,14 +270,14 @@ def check_status(obj: Obj, old: Obj | None) -> list[Cause]:
 
 
 def _check_results(obj: Obj, results: list[Obj]) -> list[Cause]:
-    known: set[str] = set()
+    request_names: set[str] = set()
     for request in obj["spec"]["devices"]["requests"] or []:
-        known.add(request["name"])
-        known |= {f"{request['name']}/{sub['name']}" for sub in request.get("firstAvailable") or []}
+        request_names.add(request["name"])
+        request_names |= {f"{request['name']}/{sub['name']}" for sub in request.get("firstAvailable") or []}
     causes = []
     for index, result in enumerate(results):
         path = f"status.allocation.devices.results[{index}]"
-        causes += _check_references([result.get("request") or ""], known, path)
+        causes += _check_references([result.get("request") or ""], request_names, path)
         checks: dict[str, Callable[[str], bool]] = {
             "driver": formats.is_subdomain,
             "pool": bool,

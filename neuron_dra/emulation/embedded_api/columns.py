@@ -44,7 +44,7 @@ def of_condition(kind: str, field: str) -> Callable[[Obj], Any]:
     """Return a field of the condition of a type."""
 
     def cell(obj: Obj) -> Any:
-        return next((each.get(field) for each in _conditions(obj) if each.get("type") == kind), None)
+        return next((condition.get(field) for condition in _conditions(obj) if condition.get("type") == kind), None)
 
     return cell
 
@@ -63,7 +63,7 @@ AGE: Final = Column("Age", at("metadata.creationTimestamp"), "date")
 
 
 def _node_status(node: Obj) -> str:
-    ready = next((each.get("status") for each in _conditions(node) if each.get("type") == "Ready"), None)
+    ready = next((condition.get("status") for condition in _conditions(node) if condition.get("type") == "Ready"), None)
     text = {"True": "Ready", None: "Unknown"}.get(ready, "NotReady")
     if (node.get("spec") or {}).get("unschedulable"):
         return f"{text},SchedulingDisabled"
@@ -73,14 +73,14 @@ def _node_status(node: Obj) -> str:
 def _roles(node: Obj) -> str:
     prefix = "node-role.kubernetes.io/"
     labels = node["metadata"].get("labels") or {}
-    found = [label.removeprefix(prefix) for label in labels if label.startswith(prefix)]
-    return ",".join(sorted(found)) or NONE
+    roles = [label.removeprefix(prefix) for label in labels if label.startswith(prefix)]
+    return ",".join(sorted(roles)) or NONE
 
 
 def _address(kind: str) -> Callable[[Obj], str]:
     def cell(node: Obj) -> str:
         listed = (node.get("status") or {}).get("addresses") or ()
-        return next((str(each.get("address")) for each in listed if each.get("type") == kind), NONE)
+        return next((str(address.get("address")) for address in listed if address.get("type") == kind), NONE)
 
     return cell
 
@@ -90,12 +90,12 @@ def _containers(pod: Obj, field: str) -> Sequence[Obj]:
 
 
 def _ready(pod: Obj) -> str:
-    ready = [each for each in _containers(pod, "containerStatuses") if each.get("ready")]
-    return f"{len(ready)}/{len(pod['spec'].get('containers') or ())}"
+    ready = sum(bool(status.get("ready")) for status in _containers(pod, "containerStatuses"))
+    return f"{ready}/{len(pod['spec'].get('containers') or ())}"
 
 
 def _restarts(pod: Obj) -> int:
-    return sum(int(each.get("restartCount") or 0) for each in _containers(pod, "containerStatuses"))
+    return sum(int(status.get("restartCount") or 0) for status in _containers(pod, "containerStatuses"))
 
 
 def _pod_status(pod: Obj) -> str:
@@ -107,7 +107,7 @@ def _pod_status(pod: Obj) -> str:
 
 def _phase(pod: Obj) -> str:
     status = pod.get("status") or {}
-    gated = any(each.get("reason") == "SchedulingGated" for each in _conditions(pod))
+    gated = any(condition.get("reason") == "SchedulingGated" for condition in _conditions(pod))
     if gated:
         return "SchedulingGated"
     return str(status.get("reason") or status.get("phase") or UNKNOWN)
@@ -116,10 +116,10 @@ def _phase(pod: Obj) -> str:
 def _starting(pod: Obj) -> str:
     """Return what the first init container that has not ended does; empty if there is none."""
     statuses = _containers(pod, "initContainerStatuses")
-    for number, each in enumerate(statuses):
-        state = each.get("state") or {}
+    for number, container_status in enumerate(statuses):
+        state = container_status.get("state") or {}
         ended = state.get("terminated")
-        if (ended and not ended.get("exitCode")) or each.get("started"):
+        if (ended and not ended.get("exitCode")) or container_status.get("started"):
             continue
         waiting = (state.get("waiting") or {}).get("reason") or ""
         if ended:
@@ -132,8 +132,8 @@ def _starting(pod: Obj) -> str:
 
 def _of_containers(pod: Obj) -> str:
     """Return why the last container that does not run waits or has ended; empty if all run."""
-    for each in reversed(_containers(pod, "containerStatuses")):
-        state = each.get("state") or {}
+    for container_status in reversed(_containers(pod, "containerStatuses")):
+        state = container_status.get("state") or {}
         reason = (state.get("waiting") or state.get("terminated") or {}).get("reason")
         if reason:
             return str(reason)
@@ -156,7 +156,7 @@ def _object_of(event: Obj) -> str:
 def _seen(event: Obj) -> Any:
     series = event.get("series") or {}
     times = (series.get("lastObservedTime"), event.get("lastTimestamp"), event.get("eventTime"))
-    return next((each for each in times if each), None)
+    return next((timestamp for timestamp in times if timestamp), None)
 
 
 def _sizes_of(fields: Sequence[str]) -> Callable[[Obj], int]:
@@ -200,19 +200,19 @@ def _count(path: str, default: int = 0) -> Callable[[Obj], int]:
     value = at(path)
 
     def cell(obj: Obj) -> int:
-        found = value(obj)
-        return default if found is None else int(found)
+        count = value(obj)
+        return default if count is None else int(count)
 
     return cell
 
 
-def _of(counted: str, wanted: str) -> Callable[[Obj], str]:
-    return lambda obj: f"{_count(counted)(obj)}/{_count(wanted, 1)(obj)}"
+def _of(counted_path: str, desired_path: str) -> Callable[[Obj], str]:
+    return lambda obj: f"{_count(counted_path)(obj)}/{_count(desired_path, 1)(obj)}"
 
 
 def _job_status(job: Obj) -> str:
     """Return the condition of a Job that holds, in the order in which kubectl looks for them."""
-    true = {each["type"] for each in _conditions(job) if each["status"] == "True"}
+    true = {condition["type"] for condition in _conditions(job) if condition["status"] == "True"}
     if job["metadata"].get("deletionTimestamp"):
         return "Terminating"
     listed = ("Complete", "Failed", "Suspended", "FailureTarget", "SuccessCriteriaMet")
@@ -220,9 +220,9 @@ def _job_status(job: Obj) -> str:
 
 
 def _completions(job: Obj) -> str:
-    wanted = at("spec.completions")(job)
-    if wanted is not None:
-        return f"{_count('status.succeeded')(job)}/{wanted}"
+    completions = at("spec.completions")(job)
+    if completions is not None:
+        return f"{_count('status.succeeded')(job)}/{completions}"
     parallelism = _count("spec.parallelism")(job)
     return f"{_count('status.succeeded')(job)}/1" + (f" of {parallelism}" if parallelism > 1 else "")
 
@@ -273,7 +273,7 @@ OF_KIND: Final[Mapping[str, Sequence[Column]]] = {
 
 def _workloads(server: Obj) -> str | None:
     listed = (server.get("status") or {}).get("allocations") or ()
-    return " ".join(str(each.get("workloadRef")) for each in listed) or None
+    return " ".join(str(allocation.get("workloadRef")) for allocation in listed) or None
 
 
 ULTRASERVER: Final = (

@@ -50,10 +50,10 @@ def check_pod(obj: Obj, old: Obj | None) -> list[Cause]:
             path = f"spec.{kind}[{index}]"
             if container.get("name") in [other.get("name") for other in containers[:index]]:
                 causes.append(duplicate(f"{path}.name", container["name"]))
-            wanted = (container.get("resources") or {}).get("claims") or []
-            for position, entry in enumerate(wanted):
+            claim_requests = (container.get("resources") or {}).get("claims") or []
+            for position, entry in enumerate(claim_requests):
                 where = f"{path}.resources.claims[{position}]"
-                if entry in wanted[:position]:
+                if entry in claim_requests[:position]:
                     causes.append(duplicate(where, entry.get("name") or ""))
                 elif entry.get("name") not in names:
                     text = f'Not found: "{entry.get("name")}": must be one of the names in pod.spec.resourceClaims'
@@ -84,11 +84,11 @@ def _check_pod_claim(claim: Obj, path: str, earlier: list[str]) -> list[Cause]:
 
 def _check_pod_update(spec: Obj, old: Obj) -> list[Cause]:
     def fixed(source: Obj) -> Obj:
-        found = {}
+        fixed_fields = {}
         for key, value in source.items():
             if key not in {*_MUTABLE_POD_FIELDS, *_containers(source)}:
-                found[key] = value
-        return found
+                fixed_fields[key] = value
+        return fixed_fields
 
     if fixed(spec) == fixed(old):
         return []

@@ -21,8 +21,8 @@ def core_versions() -> Obj:
 
 def groups(registry: Registry) -> Obj:
     names = dict.fromkeys(resource.group for resource in registry if resource.group)
-    found = [group(registry, name) for name in names]
-    return {"kind": "APIGroupList", "apiVersion": "v1", "groups": [entry for entry in found if entry]}
+    api_groups = [group(registry, name) for name in names]
+    return {"kind": "APIGroupList", "apiVersion": "v1", "groups": [entry for entry in api_groups if entry]}
 
 
 def group(registry: Registry, name: str) -> Obj | None:

@@ -154,10 +154,10 @@ def unprocessable(group: str, kind: str, name: str, causes: Sequence[Cause]) -> 
     return StatusError(422, "Invalid", f'{qualified} "{name}" is invalid: {text}', details=details, causes=causes)
 
 
-def too_large_version(wanted: int, reached: int) -> StatusError:
+def too_large_version(requested_version: int, current_version: int) -> StatusError:
     """Return the 504 for a resourceVersion that the server has not reached."""
     cause = Cause("ResourceVersionTooLarge", "Too large resource version")
-    text = f"Timeout: Too large resource version: {wanted}, current: {reached}"
+    text = f"Timeout: Too large resource version: {requested_version}, current: {current_version}"
     return StatusError(504, "Timeout", text, causes=[cause], retry_after=1)
 
 

@@ -155,7 +155,7 @@ class InjectedFault:
     def strikes(self, verb: str, resource: str, namespace: str, name: str) -> bool:
         """Return True if the fault acts on this request, and count the request."""
         pairs = ((self.verb, verb), (self.resource, resource), (self.namespace, namespace), (self.name, name))
-        if any(wanted and wanted != present for wanted, present in pairs):
+        if any(expected and expected != actual for expected, actual in pairs):
             return False
         self._seen += 1
         if self._seen < self.nth or (self.times is not None and self.hits >= self.times):

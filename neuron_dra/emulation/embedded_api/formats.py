@@ -55,10 +55,10 @@ def canonical_quantity(text: str) -> str:
 
     A quantity with an exponent, or finer than nano, is returned unchanged.
     """
-    found = _QUANTITY_PARTS.fullmatch(text)
-    if not found or re.search(r"[eE]\d", text):
+    match = _QUANTITY_PARTS.fullmatch(text)
+    if not match or re.search(r"[eE]\d", text):
         return text
-    digits, suffix = Fraction(found[1].rstrip(".")), found[2]
+    digits, suffix = Fraction(match[1].rstrip(".")), match[2]
     if not digits:
         return "0"
     if suffix.endswith("i"):

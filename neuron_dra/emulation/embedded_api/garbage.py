@@ -38,10 +38,10 @@ class GarbageCollector:
         self._deletion(uid)
 
     def _check(self, uid: str) -> None:
-        found = self._store.find_uid(uid)
-        if found is None:
+        resource_and_object = self._store.find_uid(uid)
+        if resource_and_object is None:
             return
-        resource, obj = found
+        resource, obj = resource_and_object
         owners = obj["metadata"].get("ownerReferences") or []
         present = [owner for owner in owners if self._is_present(owner, obj)]
         if not owners or len(present) == len(owners):
@@ -57,20 +57,20 @@ class GarbageCollector:
         kind = self._store.registry.by_kind(reference["apiVersion"], reference["kind"])
         if kind is None:
             return True
-        found = self._store.find_uid(reference["uid"])
-        if found is None:
+        resource_and_owner = self._store.find_uid(reference["uid"])
+        if resource_and_owner is None:
             return False
-        resource, owner = found
+        resource, owner = resource_and_owner
         meta = owner["metadata"]
         near = not resource.namespaced or meta["namespace"] == dependent["metadata"].get("namespace")
         return near and resource is kind and meta["name"] == reference["name"]
 
     def _deletion(self, uid: str) -> None:
         """Apply the propagation policy of an object that is being deleted."""
-        found = self._store.find_uid(uid)
-        if found is None:
+        resource_and_object = self._store.find_uid(uid)
+        if resource_and_object is None:
             return
-        resource, obj = found
+        resource, obj = resource_and_object
         finalizers = obj["metadata"].get("finalizers") or []
         if not obj["metadata"].get("deletionTimestamp"):
             return
@@ -87,8 +87,8 @@ class GarbageCollector:
             self._finish_foreground(uid)
 
     def _disown(self, uid: str, owner_uid: str) -> None:
-        if found := self._store.find_uid(uid):
-            resource, obj = found
+        if resource_and_object := self._store.find_uid(uid):
+            resource, obj = resource_and_object
             meta = obj["metadata"]
             left = []
             for owner in meta.get("ownerReferences") or []:
@@ -98,11 +98,11 @@ class GarbageCollector:
             self._store.update(resource, meta.get("namespace", ""), meta["name"], changed)
 
     def _finish_foreground(self, uid: str) -> None:
-        found = self._store.find_uid(uid)
-        if found is None or not found[1]["metadata"].get("deletionTimestamp"):
+        resource_and_object = self._store.find_uid(uid)
+        if resource_and_object is None or not resource_and_object[1]["metadata"].get("deletionTimestamp"):
             return
         if not any(self._store.find_uid(dependent) for dependent in self._dependents.get(uid, ())):
-            self._drop_finalizer(*found, _FOREGROUND)
+            self._drop_finalizer(*resource_and_object, _FOREGROUND)
 
     def _drop_finalizer(self, resource: EmbeddedResource, obj: Obj, name: str) -> None:
         meta = obj["metadata"]

@@ -152,9 +152,9 @@ class Handler:
     async def events(self, request: RequestParts) -> AsyncGenerator[Obj, None]:
         """Yield the events of a watch, without HTTP and without faults. Raises ApiError."""
         target = self._target(request.path)
-        wanted = self._watch_request(request, target)
+        watch_request = self._watch_request(request, target)
         self._log(request, "watch", target, 200)
-        async for line in self._watches.lines(wanted):
+        async for line in self._watches.lines(watch_request):
             if line["type"] == "ERROR":
                 obj = line["object"]
             else:
@@ -227,8 +227,8 @@ class Handler:
         if resource is None or len(rest) > 3 or (namespace and not resource.namespaced):
             raise self._no_such_path(parts)
         name, subresource = [*rest, "", ""][1:3]
-        known = (*resource.subresources, *(["status"] if resource.status else []))
-        if (subresource and subresource not in known) or (name and resource.namespaced and not namespace):
+        subresources = (*resource.subresources, *(["status"] if resource.status else []))
+        if (subresource and subresource not in subresources) or (name and resource.namespaced and not namespace):
             raise self._no_such_path(parts)
         return _Target(resource, version, namespace, name, subresource)
 
@@ -428,7 +428,7 @@ class Handler:
         initial = request.query.get("sendInitialEvents") == "true"
         bookmarks = request.query.get("allowWatchBookmarks") in ("true", "1")
         version = messages.integer(request, "resourceVersion", 0)
-        wanted = WatchRequest(
+        watch_request = WatchRequest(
             resource=target.resource,
             namespace=target.namespace,
             matches=predicate,
@@ -442,24 +442,24 @@ class Handler:
             why = "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"
             cause = errors.forbidden("resourceVersionMatch", why)
             raise errors.unprocessable("meta.k8s.io", "ListOptions", "", [cause])
-        self._watches.check(wanted)
-        return wanted
+        self._watches.check(watch_request)
+        return watch_request
 
     async def _watch(self, request: web.Request, target: _Target, *, closing: bool) -> web.StreamResponse:
-        wanted = self._watch_request(request, target)
+        watch_request = self._watch_request(request, target)
         tables = self._tables(request, target)
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
         self._log(request, "watch", target, 200)
         await response.prepare(request)
         if not closing:
-            await self._stream(response, target, wanted, tables)
+            await self._stream(response, target, watch_request, tables)
         await response.write_eof()
         return response
 
     async def _stream(
-        self, response: web.StreamResponse, target: _Target, wanted: WatchRequest, tables: Tables | None
+        self, response: web.StreamResponse, target: _Target, watch_request: WatchRequest, tables: Tables | None
     ) -> None:
-        async for line in self._watches.lines(wanted):
+        async for line in self._watches.lines(watch_request):
             if not self.answering.is_set():
                 await self.answering.wait()
             obj = line["object"]

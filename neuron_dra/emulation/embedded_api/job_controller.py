@@ -36,7 +36,8 @@ class JobController(WorkloadController):
 
     def sync(self, obj: Obj) -> None:
         """Count the pods that ended, and create those that are missing."""
-        if any(each["type"] in ("Complete", "Failed") and each["status"] == "True" for each in conditions_of(obj)):
+        true_conditions = {condition["type"] for condition in conditions_of(obj) if condition["status"] == "True"}
+        if not true_conditions.isdisjoint(("Complete", "Failed")):
             return
         spec, pods = obj["spec"], self.of(obj)
         ended = self._ended[obj["metadata"]["uid"]]
@@ -116,7 +117,7 @@ class JobController(WorkloadController):
 
     def _finish(self, obj: Obj, kind: str, reason: str, message: str) -> list[Obj]:
         earlier = {"Complete": "SuccessCriteriaMet", "Failed": "FailureTarget"}[kind]
-        return [self.condition(obj, each, is_true=True, reason=reason, message=message) for each in (earlier, kind)]
+        return [self.condition(obj, name, is_true=True, reason=reason, message=message) for name in (earlier, kind)]
 
     def _write(
         self, obj: Obj, active: Sequence[Obj], succeeded: Sequence[int], failed: int, conditions: Sequence[Obj]
@@ -129,7 +130,7 @@ class JobController(WorkloadController):
         status |= {key: count for key, count in counts.items() if count}
         if obj["spec"].get("completionMode") == "Indexed" and succeeded:
             status["completedIndexes"] = _ranges(sorted(set(succeeded)))
-        if any(each["type"] == "Complete" for each in conditions):
+        if any(condition["type"] == "Complete" for condition in conditions):
             status["completionTime"] = self._store.timestamp()
         if conditions:
             status["conditions"] = list(conditions)

@@ -48,7 +48,7 @@ class PublishedSchemas:
         schema: Obj = {"type": "object", "properties": {name: {"type": "string"} for name in ("apiVersion", "kind")}}
         schema["properties"]["metadata"] = {"x-kubernetes-preserve-unknown-fields": True}
         for path in sorted(paths):
-            if not any(path == each or path.startswith((f"{each}.", f"{each}[]")) for each in dropped):
+            if not any(_is_within(path, dropped_path) for dropped_path in dropped):
                 _add(schema, path.split("."), self.enums.get(resource.plural, {}).get(path))
         return {**schema, "x-kubernetes-group-version-kind": [named]}
 
@@ -68,8 +68,12 @@ def _add(schema: Obj, path: Sequence[str], values: list[str] | None) -> None:
 def crd_fields() -> Mapping[str, Sequence[str]]:
     """Return the fields of this release's CRDs, by the CRD's name."""
     text = importlib.resources.files("neuron_dra.data").joinpath(_FIELDS).read_text()
-    found: Mapping[str, Sequence[str]] = json.loads(text)
-    return found
+    fields_by_crd: Mapping[str, Sequence[str]] = json.loads(text)
+    return fields_by_crd
+
+
+def _is_within(path: str, dropped_path: str) -> bool:
+    return path == dropped_path or path.startswith((f"{dropped_path}.", f"{dropped_path}[]"))
 
 
 def index(registry: Registry) -> Obj:
@@ -118,7 +122,7 @@ def _patch(resource: EmbeddedResource, version: str) -> Obj:
     words = ("dryRun", "fieldManager", "fieldValidation")
     return {
         "operationId": f"patch{resource.kind}",
-        "parameters": [{"name": each, "in": "query", "schema": {"type": "string"}} for each in words],
+        "parameters": [{"name": parameter, "in": "query", "schema": {"type": "string"}} for parameter in words],
         "requestBody": {"content": {patches.MERGE: {"schema": {"type": "object"}}}},
         "responses": {"200": {"description": "OK"}},
         "x-kubernetes-action": "patch",

@@ -14,8 +14,8 @@ def change(store: ObjectStore, request: RequestParts, verb: str, obj: Obj, body:
     """Return the Scale of a stored object, after a write of it if `verb` is not get."""
     if verb == "get":
         return _of(obj)
-    wanted = body if verb == "update" else patches.apply(request.content_type, _of(obj), body, custom=False)
-    replicas = (wanted.get("spec") or {}).get("replicas", 0)
+    new_scale = body if verb == "update" else patches.apply(request.content_type, _of(obj), body, custom=False)
+    replicas = (new_scale.get("spec") or {}).get("replicas", 0)
     changed = {**obj, "spec": {**obj["spec"], "replicas": replicas}}
     resource, _ = store.registry.of_object(obj)
     meta = obj["metadata"]

@@ -158,21 +158,21 @@ def _decode(schema: Type, value: Any, path: str, kind: str, unknown: list[str]) 
         return _copied(value)
     if isinstance(schema, dict):
         _expect(value, dict, "object", path, kind)
-        found = {}
+        decoded_fields = {}
         for name, entry in value.items():
             if type(entry) is str and schema.get(name) == S:  # most fields: their paths are not needed
-                found[name] = entry
+                decoded_fields[name] = entry
                 continue
             where = f"{path}.{name}" if path else name
             if name in schema and name != OPEN:
                 decoded = _decode(schema[name], entry, where, kind, unknown)
                 if decoded is not None:
-                    found[name] = decoded
+                    decoded_fields[name] = decoded
             elif OPEN in schema:
-                found[name] = _copied(entry)
+                decoded_fields[name] = _copied(entry)
             else:
                 unknown.append(where)
-        return found
+        return decoded_fields
     if isinstance(schema, list):
         _expect(value, list, "array", path, kind)
         return [_decode(schema[0], entry, f"{path}[{index}]", kind, unknown) for index, entry in enumerate(value)]
@@ -193,8 +193,8 @@ def _copied(value: Any) -> Any:
     return value
 
 
-def _expect(value: Any, wanted: type, name: str, path: str, kind: str) -> None:
-    if not isinstance(value, wanted):
+def _expect(value: Any, expected_type: type, name: str, path: str, kind: str) -> None:
+    if not isinstance(value, expected_type):
         raise bad_request(
             f"{kind} cannot be handled: json: cannot unmarshal {_name(value)} into field {path} of type {name}"
         )
@@ -222,8 +222,8 @@ def _leaf(schema: str, value: Any, path: str, kind: str) -> Any:
         if not _TIME.fullmatch(value):
             raise bad_request(f'{kind} cannot be handled: {path}: parsing time "{value}"')
         return value
-    wanted = _TYPES[schema]
-    fits = isinstance(value, wanted)
+    expected_type = _TYPES[schema]
+    fits = isinstance(value, expected_type)
     if schema == I and fits:
         fits = not isinstance(value, bool) and -(2**63) <= value < 2**63
     if not fits:
@@ -238,14 +238,14 @@ def _leaf(schema: str, value: Any, path: str, kind: str) -> Any:
 
 def _tidy(schema: Type, value: Any) -> Any:
     if isinstance(schema, dict) and isinstance(value, dict):
-        found = {}
+        tidy_fields = {}
         for name, entry in value.items():
             kept = _tidy(schema[name], entry) if name in schema else entry
             kind = schema.get(name)
             optional = isinstance(kind, (list, tuple)) or kind == S
             if not optional or kept or entry is None:
-                found[name] = kept
-        return found
+                tidy_fields[name] = kept
+        return tidy_fields
     if isinstance(schema, list) and isinstance(value, list):
         return [_tidy(schema[0], entry) for entry in value]
     if isinstance(schema, tuple) and isinstance(value, dict) and isinstance(schema[1], dict):

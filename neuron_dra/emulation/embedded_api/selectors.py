@@ -35,16 +35,16 @@ def by_fields(text: str, selectable: Iterable[str]) -> Predicate:
     allowed = {"metadata.name", "metadata.namespace", *selectable}
     tests: list[tuple[str, bool, str]] = []
     for term in filter(None, (part.strip() for part in text.split(","))):
-        found = re.match(r"^([^=!]+?)(==|=|!=)(.*)$", term)
-        if not found:
+        match = re.match(r"^([^=!]+?)(==|=|!=)(.*)$", term)
+        if not match:
             raise bad_request(f"invalid selector: '{text}'; can't understand '{term}'")
-        path, operator, value = found.groups()
+        path, operator, value = match.groups()
         if path not in allowed:
             raise bad_request(f"field label not supported: {path}")
         tests.append((path, operator != "!=", value))
     if not tests:
         return everything
-    return lambda obj: all((field(obj, path) == value) is wanted for path, wanted, value in tests)
+    return lambda obj: all((field(obj, path) == value) is must_equal for path, must_equal, value in tests)
 
 
 def by_labels(text: str) -> Predicate:

@@ -265,10 +265,10 @@ class EmbeddedApi:
         self.store.wake_on_change(waker)
         try:
             async with asyncio.timeout(timeout_s):
-                while not condition(found := self.objects(kind, namespace)):
+                while not condition(objects := self.objects(kind, namespace)):
                     await waker.wait()
                     waker.clear()
-            return found
+            return objects
         except TimeoutError:
             raise TimeoutError(f"{kind} after {timeout_s} s: {self.objects(kind, namespace)}") from None
         finally:
@@ -283,11 +283,11 @@ class EmbeddedApi:
 
     def requests(self, verb: str = "", resource: str = "", name: str = "") -> list[LoggedRequest]:
         """Return the logged requests that match; `resource` as "resourceclaims" or "resourceclaims/status"."""
-        found = []
+        matching_requests = []
         for entry in self.log:
             if verb in ("", entry.verb) and resource in ("", entry.resource) and name in ("", entry.name):
-                found.append(entry)
-        return found
+                matching_requests.append(entry)
+        return matching_requests
 
     @property
     def dropped_fields(self) -> dict[str, set[str]]:

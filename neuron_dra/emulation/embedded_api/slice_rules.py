@@ -117,11 +117,11 @@ def _check_immutable(spec: Obj, old: Obj) -> list[Cause]:
         ("spec.pool.name", (spec.get("pool") or {}).get("name"), (old.get("pool") or {}).get("name")),
         ("spec.nodeName", spec.get("nodeName"), old.get("nodeName")),
     ]
-    found = []
+    causes = []
     for path, new, before in pairs:
         if new != before:
-            found.append(invalid(path, new, "field is immutable"))
-    return found
+            causes.append(invalid(path, new, "field is immutable"))
+    return causes
 
 
 def _heavy(device: Obj) -> bool:

@@ -42,10 +42,10 @@ class DeleteOptions:
 
     @classmethod
     def from_wire(cls, body: Obj) -> DeleteOptions:
-        wanted = body.get("preconditions") or {}
+        preconditions = body.get("preconditions") or {}
         return cls(
-            uid=wanted.get("uid"),
-            resource_version=wanted.get("resourceVersion"),
+            uid=preconditions.get("uid"),
+            resource_version=preconditions.get("resourceVersion"),
             grace_s=body.get("gracePeriodSeconds"),
             propagation=body.get("propagationPolicy") or "Background",
         )
@@ -99,10 +99,10 @@ class ObjectStore:
         return self._objects.get(resource.key, {}).get((namespace, name))
 
     def find_uid(self, uid: str) -> tuple[EmbeddedResource, Obj] | None:
-        found = self._by_uid.get(uid)
-        if found is None:
+        resource_and_key = self._by_uid.get(uid)
+        if resource_and_key is None:
             return None
-        resource, (_, _, namespace, name) = found
+        resource, (_, _, namespace, name) = resource_and_key
         return resource, self._objects[resource.key][(namespace, name)]
 
     def list(self, resource: EmbeddedResource, namespace: str = "") -> list[Obj]:
@@ -111,10 +111,10 @@ class ObjectStore:
         if not namespace:
             return [objects[key] for key in order]
         first = bisect_left(order, (namespace, ""))
-        found = []
+        listed_objects = []
         for key in order[first : bisect_left(order, (namespace + "\0", ""))]:
-            found.append(objects[key])
-        return found
+            listed_objects.append(objects[key])
+        return listed_objects
 
     def everything(self) -> Iterator[tuple[EmbeddedResource, Obj]]:
         for resource in self.registry:
@@ -241,12 +241,12 @@ class ObjectStore:
         options = options or DeleteOptions()
         old = self.get(resource, namespace, name)
         meta = old["metadata"]
-        for label, wanted, present in (
+        for label, precondition, present in (
             ("UID", options.uid, meta["uid"]),
             ("ResourceVersion", options.resource_version, meta["resourceVersion"]),
         ):
-            if wanted is not None and wanted != present:
-                why = f"Precondition failed: {label} in precondition: {wanted}, {label} in object meta: {present}"
+            if precondition is not None and precondition != present:
+                why = f"Precondition failed: {label} in precondition: {precondition}, {label} in object meta: {present}"
                 raise errors.conflict(resource.group, resource.plural, name, why)
         grace_s = _grace(resource, old, options.grace_s)
         finalizers = list(meta.get("finalizers") or [])
@@ -401,11 +401,11 @@ def _finished(obj: Obj) -> bool:
     return bool(deleting) and meta.get("deletionGracePeriodSeconds", 0) == 0 and obj["kind"] != "Namespace"
 
 
-def _grace(resource: EmbeddedResource, obj: Obj, wanted: int | None) -> int:
+def _grace(resource: EmbeddedResource, obj: Obj, requested_grace_s: int | None) -> int:
     """Return a pod's remaining grace period in seconds; 0 if it never ran or has ended."""
     if resource.plural != "pods" or resource.group:
         return 0
     spec = obj.get("spec") or {}
     if not spec.get("nodeName") or (obj.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
         return 0
-    return int(spec.get("terminationGracePeriodSeconds", 30) if wanted is None else wanted)
+    return int(spec.get("terminationGracePeriodSeconds", 30) if requested_grace_s is None else requested_grace_s)

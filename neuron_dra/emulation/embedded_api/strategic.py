@@ -77,33 +77,33 @@ def _directed(patch: Obj, directive: object) -> Obj:
     if directive == "delete":
         return {}
     if directive == "replace":
-        found = {}
+        replaced_fields = {}
         for name, value in patch.items():
             if name != _DIRECTIVE:
-                found[name] = copy.deepcopy(value)
-        return found
+                replaced_fields[name] = copy.deepcopy(value)
+        return replaced_fields
     raise bad_request(f"Unknown patch type found: {directive}")
 
 
 def _list(target: Any, patch: list[Any], name: str, within: str) -> list[Any]:
     have = list(target) if isinstance(target, list) else []
     if name in _PRIMITIVE:
-        return [*have, *(each for each in patch if each not in have)]
+        return [*have, *(element for element in patch if element not in have)]
     key = _key(name, within)
     if not key:
         return copy.deepcopy(patch)
-    if any(each.get(_DIRECTIVE) == "replace" for each in patch):
-        return [copy.deepcopy(each) for each in patch if _DIRECTIVE not in each]
-    for each in patch:
-        if key not in each:
-            raise bad_request(f"map: {each} does not contain declared merge key: {key}")
-        place = next((at for at, old in enumerate(have) if old.get(key) == each[key]), None)
-        if each.get(_DIRECTIVE) == "delete":
-            have = [old for old in have if old.get(key) != each[key]]
+    if any(element.get(_DIRECTIVE) == "replace" for element in patch):
+        return [copy.deepcopy(element) for element in patch if _DIRECTIVE not in element]
+    for element in patch:
+        if key not in element:
+            raise bad_request(f"map: {element} does not contain declared merge key: {key}")
+        place = next((at for at, old in enumerate(have) if old.get(key) == element[key]), None)
+        if element.get(_DIRECTIVE) == "delete":
+            have = [old for old in have if old.get(key) != element[key]]
         elif place is None:
-            have.append(merge({}, each, name))
+            have.append(merge({}, element, name))
         else:
-            have[place] = merge(have[place], each, name)
+            have[place] = merge(have[place], element, name)
     return have
 
 
@@ -120,7 +120,7 @@ def _remove(result: Obj, patch: Obj) -> None:
     for name, gone in patch.items():
         if name.startswith(_REMOVE):
             field = name.removeprefix(_REMOVE)
-            result[field] = [each for each in result.get(field) or () if each not in gone]
+            result[field] = [text for text in result.get(field) or () if text not in gone]
 
 
 def _order(result: Obj, patch: Obj, within: str) -> None:
@@ -130,10 +130,10 @@ def _order(result: Obj, patch: Obj, within: str) -> None:
         if field == name or not isinstance(result.get(field), list):
             continue
         key = _key(field, within)
-        ranks = {(each.get(key) if key else each): number for number, each in enumerate(order)}
+        ranks = {(element.get(key) if key else element): number for number, element in enumerate(order)}
         listed = list(result[field])
-        places = [at for at, each in enumerate(listed) if (each.get(key) if key else each) in ranks]
-        moved = sorted((listed[at] for at in places), key=lambda each: ranks[each.get(key) if key else each])
-        for at, each in zip(places, moved, strict=True):
-            listed[at] = each
+        places = [at for at, element in enumerate(listed) if (element.get(key) if key else element) in ranks]
+        moved = sorted((listed[at] for at in places), key=lambda element: ranks[element.get(key) if key else element])
+        for at, element in zip(places, moved, strict=True):
+            listed[at] = element
         result[field] = listed

@@ -17,8 +17,8 @@ _INCLUDES: Final = ("", "None", "Metadata", "Object")
 
 def wanted(accept: str) -> bool:
     """Return True if the first media type of an Accept header that this server can serve is a table."""
-    for each in accept.split(","):
-        kind, *parameters = (part.strip() for part in each.split(";"))
+    for media_range in accept.split(","):
+        kind, *parameters = (part.strip() for part in media_range.split(";"))
         if kind not in ("application/json", "application/*", "*/*"):
             continue
         options = dict(parameter.partition("=")[::2] for parameter in parameters)
@@ -53,7 +53,7 @@ class Tables:
         if self._defined:
             definitions = []
         else:
-            definitions = [_definition(each) for each in self._columns]
+            definitions = [_definition(column) for column in self._columns]
         self._defined = True
         return {
             "kind": "Table",
@@ -85,11 +85,11 @@ def _definition(column: Column) -> Obj:
 
 def cells(columns: Sequence[Column], item: Obj, now: float) -> list[Any]:
     """Return the cells of an object."""
-    found: list[Any] = []
+    cell_values: list[Any] = []
     for column in columns:
         value = column.cell(item)
-        found.append(age(value, now) if column.type == "date" else value)
-    return found
+        cell_values.append(age(value, now) if column.type == "date" else value)
+    return cell_values
 
 
 def age(timestamp: str | None, now: float) -> str:

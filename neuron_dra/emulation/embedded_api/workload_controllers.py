@@ -70,7 +70,7 @@ class WorkloadController:
         for dependent in self._store.list(self._owned, meta["namespace"]):
             if (controller_of(dependent) or {}).get("uid") == meta["uid"]:
                 owned.append(dependent)
-        return sorted(owned, key=lambda each: int(each["metadata"]["resourceVersion"]))
+        return sorted(owned, key=lambda dependent: int(dependent["metadata"]["resourceVersion"]))
 
     def create_pod(self, owner: Obj, template: Obj, **metadata: Any) -> None:
         """Create a pod from a template."""
@@ -100,7 +100,7 @@ class WorkloadController:
     def condition(self, obj: Obj, kind: str, *, is_true: bool, reason: str, message: str) -> Obj:
         """Return a condition, with the time of the one that the object has if the status of both is the same."""
         status = "True" if is_true else "False"
-        before = next((each for each in conditions_of(obj) if each["type"] == kind), {})
+        before = next((condition for condition in conditions_of(obj) if condition["type"] == kind), {})
         since = before["lastTransitionTime"] if before.get("status") == status else self._store.timestamp()
         return {"type": kind, "status": status, "reason": reason, "message": message, "lastTransitionTime": since}
 
@@ -134,12 +134,12 @@ class ReplicaSetController(WorkloadController):
 
     def sync(self, obj: Obj) -> None:
         """Create the pods that are missing, or delete those that are too many."""
-        wanted = int(obj["spec"].get("replicas", 1))
+        replicas = int(obj["spec"].get("replicas", 1))
         pods = [pod for pod in self.of(obj) if is_active(pod)]
         self.write_status(obj, _replica_status(pods))
-        for pod in sorted(pods, key=_keep_last)[: max(0, len(pods) - wanted)]:
+        for pod in sorted(pods, key=_keep_last)[: max(0, len(pods) - replicas)]:
             self.delete(self._pods, pod)
-        for _ in range(wanted - len(pods)):
+        for _ in range(replicas - len(pods)):
             self.create_pod(obj, obj["spec"]["template"])
 
 
@@ -160,8 +160,11 @@ class DeploymentController(WorkloadController):
         """Move the pods to the ReplicaSet of the present template, as the strategy says."""
         spec, sets = obj["spec"], self.of(obj)
         replicas, digest = int(spec.get("replicas", 1)), template_hash(spec["template"])
-        new = next((each for each in sets if each["metadata"]["labels"].get(TEMPLATE_HASH) == digest), None)
-        old = [each for each in sets if each is not new]
+        of_template = (
+            replica_set for replica_set in sets if replica_set["metadata"]["labels"].get(TEMPLATE_HASH) == digest
+        )
+        new = next(of_template, None)
+        old = [replica_set for replica_set in sets if replica_set is not new]
         if new is None:
             new = self._create(obj, digest, 1 + max(map(_revision, sets), default=0))
         elif old and _revision(new) < max(map(_revision, old)):  # an earlier template is back
@@ -171,10 +174,13 @@ class DeploymentController(WorkloadController):
             self._recreate(new, old, replicas)
         else:
             self._roll(new, old, replicas, strategy.get("rollingUpdate") or {})
-        idle = [each for each in old if not each["spec"].get("replicas") and not _counted(each, "replicas")]
+        idle = []
+        for replica_set in old:
+            if not replica_set["spec"].get("replicas") and not _counted(replica_set, "replicas"):
+                idle.append(replica_set)
         surplus = len(idle) - int(spec.get("revisionHistoryLimit", _KEPT_REPLICA_SETS))
-        for each in sorted(idle, key=_revision)[: max(0, surplus)]:
-            self.delete(self._owned, each)
+        for replica_set in sorted(idle, key=_revision)[: max(0, surplus)]:
+            self.delete(self._owned, replica_set)
         self._report(obj, replicas, digest)
 
     def _create(self, obj: Obj, digest: str, revision: int) -> Obj:
@@ -183,7 +189,7 @@ class DeploymentController(WorkloadController):
         labels = {**((template.get("metadata") or {}).get("labels") or {}), TEMPLATE_HASH: digest}
         template["metadata"] = {**(template.get("metadata") or {}), "labels": labels}
         selector = {"matchLabels": {**((spec.get("selector") or {}).get("matchLabels") or {}), TEMPLATE_HASH: digest}}
-        made = {
+        replica_set = {
             "metadata": {
                 "name": f"{meta['name']}-{digest}",
                 "labels": labels,
@@ -192,7 +198,7 @@ class DeploymentController(WorkloadController):
             },
             "spec": {"replicas": 0, "selector": selector, "template": template},
         }
-        return self._store.create(self._owned, meta["namespace"], made)
+        return self._store.create(self._owned, meta["namespace"], replica_set)
 
     def _annotate(self, replica_set: Obj, revision: int) -> Obj:
         meta = replica_set["metadata"]
@@ -208,9 +214,9 @@ class DeploymentController(WorkloadController):
 
     def _recreate(self, new: Obj, old: Sequence[Obj], replicas: int) -> None:
         """Start the new pods when all old ones are gone, also those that still end."""
-        for each in old:
-            self._scale(each, 0)
-        uids = {each["metadata"]["uid"] for each in old}
+        for replica_set in old:
+            self._scale(replica_set, 0)
+        uids = {replica_set["metadata"]["uid"] for replica_set in old}
         pods = self._store.list(self._pods, new["metadata"]["namespace"])
         is_left = any(
             (controller_of(pod) or {}).get("uid") in uids and (pod.get("status") or {}).get("phase") not in ENDED
@@ -225,24 +231,24 @@ class DeploymentController(WorkloadController):
         unavailable = _share(limits.get("maxUnavailable", "25%"), replicas, up=False)
         if not surge and not unavailable:
             unavailable = 1
-        total = sum(int(each["spec"].get("replicas") or 0) for each in (new, *old))
+        total = sum(int(replica_set["spec"].get("replicas") or 0) for replica_set in (new, *old))
         mine = int(new["spec"].get("replicas") or 0)
         room = max(0, replicas + surge - total)
         self._scale(new, min(replicas, mine + room))
         spare = sum(map(_available, (new, *old))) - (replicas - unavailable)
-        for each in old:
-            count = int(each["spec"].get("replicas") or 0)
-            sick = count - _available(each)  # these serve nobody: they go first
+        for replica_set in old:
+            count = int(replica_set["spec"].get("replicas") or 0)
+            sick = count - _available(replica_set)  # these serve nobody: they go first
             ends = min(count, sick + max(0, spare))
             spare -= ends - sick
-            self._scale(each, count - ends)
+            self._scale(replica_set, count - ends)
 
     def _report(self, obj: Obj, replicas: int, digest: str) -> None:
         sets = self.of(obj)
-        new = [each for each in sets if each["metadata"]["labels"].get(TEMPLATE_HASH) == digest]
+        new = [replica_set for replica_set in sets if replica_set["metadata"]["labels"].get(TEMPLATE_HASH) == digest]
 
         def total(field: str, of: Sequence[Obj] = sets) -> int:
-            return sum(_counted(each, field) for each in of)
+            return sum(_counted(replica_set, field) for replica_set in of)
 
         available, updated = total("availableReplicas"), total("replicas", new)
         limits = (obj["spec"].get("strategy") or {}).get("rollingUpdate") or {}
@@ -292,15 +298,15 @@ class DaemonSetController(WorkloadController):
         """Create a pod for each node that the template selects. It is bound at once; the real one leaves that to the
         scheduler."""
         template = obj["spec"]["template"]
-        wanted = []
+        node_names = []
         for wire in self._store.list(self._nodes):
             if nodes.is_selected(template, model.node(wire)):
-                wanted.append(wire["metadata"]["name"])
-        pods = [pod for pod in self.of(obj) if is_active(pod) and pod["spec"].get("nodeName") in wanted]
+                node_names.append(wire["metadata"]["name"])
+        pods = [pod for pod in self.of(obj) if is_active(pod) and pod["spec"].get("nodeName") in node_names]
         served = {pod["spec"]["nodeName"] for pod in pods}
         ready = sum(map(is_ready, pods))
         status = {
-            "desiredNumberScheduled": len(wanted),
+            "desiredNumberScheduled": len(node_names),
             "currentNumberScheduled": len(pods),
             "updatedNumberScheduled": len(pods),
             "numberMisscheduled": 0,
@@ -308,7 +314,7 @@ class DaemonSetController(WorkloadController):
             "numberAvailable": ready,
         }
         self.write_status(obj, status)
-        for node in wanted:
+        for node in node_names:
             if node not in served:
                 self.create_pod(obj, {**template, "spec": {**template["spec"], "nodeName": node}})
 
@@ -338,7 +344,7 @@ def is_active(pod: Obj) -> bool:
 
 def is_ready(pod: Obj) -> bool:
     """Return True for a pod whose containers are ready."""
-    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions_of(pod))
+    return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions_of(pod))
 
 
 def template_hash(template: Obj) -> str:
