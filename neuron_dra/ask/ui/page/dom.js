@@ -66,13 +66,13 @@ export function keyOf(element) {
 
 /** Return the element with such a key, or undefined. */
 export function byKey(parent, key) {
-  return [...parent.querySelectorAll("a, button, [tabindex]")].find((each) => keyOf(each) === key);
+  return [...parent.querySelectorAll("a, button, [tabindex]")].find((element) => keyOf(element) === key);
 }
 
-function sameMarkup(one, other) {
-  if (one.childNodes.length !== other.childNodes.length) return false;
-  for (let at = 0; at < one.childNodes.length; at += 1) {
-    if (!one.childNodes[at].isEqualNode(other.childNodes[at])) return false;
+function sameMarkup(first, second) {
+  if (first.childNodes.length !== second.childNodes.length) return false;
+  for (let at = 0; at < first.childNodes.length; at += 1) {
+    if (!first.childNodes[at].isEqualNode(second.childNodes[at])) return false;
   }
   return true;
 }
@@ -80,9 +80,9 @@ function sameMarkup(one, other) {
 const collator = new Intl.Collator("en", { numeric: true });
 
 /** Compare numbers, or names as a person counts: node-2 before node-10. */
-export function compare(one, other) {
-  if (typeof one === "number" && typeof other === "number") return one - other;
-  return collator.compare(one, other);
+export function compare(first, second) {
+  if (typeof first === "number" && typeof second === "number") return first - second;
+  return collator.compare(first, second);
 }
 
 /** Return names in this order. */

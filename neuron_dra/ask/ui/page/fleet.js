@@ -46,7 +46,7 @@ export class FleetView {
   }
 
   choose(size) {
-    for (const each of this.sizes.querySelectorAll("button")) each.setAttribute("aria-pressed", String(each.dataset.size === size));
+    for (const button of this.sizes.querySelectorAll("button")) button.setAttribute("aria-pressed", String(button.dataset.size === size));
     this.map.resize(size);
   }
 
@@ -69,7 +69,7 @@ export class FleetView {
     show(this.heading, name(this.store.get("source", "name") ?? "Fleet"));
     this.empty.hidden = !isEmpty;
     show(this.empty, this.store.get("facts", "empty") ?? "");
-    for (const each of [this.types, this.bar, this.map.element]) each.hidden = isEmpty;
+    for (const element of [this.types, this.bar, this.map.element]) element.hidden = isEmpty;
     show(this.figures, figures(this.store));
     this.showWaiting();
     const faults = faultLines(this.store);
@@ -106,7 +106,7 @@ function letters(nodes) {
 /** Return the figures of the headline: free devices, free nodes of UltraServers, what waits, and faults. */
 function figures(store) {
   const types = [...store.all("types").values()];
-  const found = [["device", "devices free"], ["node", "UltraServer nodes free"]].map(([unit, label]) => {
+  const freeFigures = [["device", "devices free"], ["node", "UltraServer nodes free"]].map(([unit, label]) => {
     const rows = types.filter((row) => row.unit === unit);
     const number = (key) => rows.reduce((sum, row) => (sum === null || row[key] === null ? null : sum + row[key]), 0);
     const others = ["held", "unhealthy"].filter((key) => number(key) !== 0).map((key) => `${shown(number(key))} ${key}`);
@@ -118,7 +118,7 @@ function figures(store) {
   const parts = [[pods, "pod"], [workloads, "workload"]].filter(([number]) => number).map(([number, noun]) => count(number, noun));
   if (stuck) parts.push(`${count(stuck, "pod")} not started`);
   const faults = store.all("wrong").size;
-  return [...found, figure(shown(all), make("a", { href: link("waiting") }, "waiting"), [parts.join(", ")]), figure(shown(faults), make("a", { href: link("faults") }, faults === 1 ? "fault" : "faults"), [], faults > 0)];
+  return [...freeFigures, figure(shown(all), make("a", { href: link("waiting") }, "waiting"), [parts.join(", ")]), figure(shown(faults), make("a", { href: link("faults") }, faults === 1 ? "fault" : "faults"), [], faults > 0)];
 }
 
 function figure(number, label, details, isBad = false) {
@@ -129,8 +129,8 @@ function figure(number, label, details, isBad = false) {
 function serversText(rows) {
   const free = rows.filter((row) => row.freeServers.length).map((row) => row.freeServers);
   if (!free.length) return "";
-  const [whole, pairs, single] = [0, 1, 2].map((at) => free.reduce((sum, each) => sum + each[at], 0));
-  const parts = [[whole, "UltraServer"], [pairs, "pair"], [single, "node"]].filter(([number]) => number).map((each) => count(...each));
+  const [whole, pairs, single] = [0, 1, 2].map((at) => free.reduce((sum, freeOfType) => sum + freeOfType[at], 0));
+  const parts = [[whole, "UltraServer"], [pairs, "pair"], [single, "node"]].filter(([number]) => number).map(([number, noun]) => count(number, noun));
   return parts.length ? parts.join(", ") : "no UltraServer, pair or node";
 }
 
@@ -147,25 +147,25 @@ function typeRow(row) {
 /** Return a line for each kind of fault, and a link to the others. */
 function faultLines(store) {
   const groups = new Map();
-  for (const each of store.all("wrong").values()) {
-    const key = JSON.stringify([each.what, each.kind]);
+  for (const fault of store.all("wrong").values()) {
+    const key = JSON.stringify([fault.what, fault.kind]);
     if (!groups.has(key)) groups.set(key, []);
-    groups.get(key).push(each);
+    groups.get(key).push(fault);
   }
-  const found = [...groups.values()];
-  const lines = found.slice(0, FAULTS).map(faultLine);
-  const more = found.length - FAULTS;
+  const kinds = [...groups.values()];
+  const lines = kinds.slice(0, FAULTS).map(faultLine);
+  const more = kinds.length - FAULTS;
   if (more > 0) lines.push(make("li", {}, make("a", { href: link("faults") }, `and ${count(more, "more kind")} of fault`)));
   return lines;
 }
 
-function faultLine(same) {
-  const [{ kind, what, detail }] = same;
-  const inOrder = same.toSorted((one, other) => compare(one.name, other.name));
-  const names = inOrder.slice(0, NAMED).map((each, at) => [at ? ", " : "", linkOf(each, kind === "node" ? short(each.name) : each.name)]);
-  const more = same.length > NAMED ? [" ", make("a", { href: link("faults") }, `and ${shown(same.length - NAMED)} more`)] : "";
-  const details = same.length === 1 && detail ? [" (", name(detail), ")"] : "";
-  return make("li", {}, make("span", { class: "key faulty" }, "!"), make("strong", {}, name(what)), `: ${kind}${same.length === 1 ? "" : "s"} `, names, more, details);
+function faultLine(faults) {
+  const [{ kind, what, detail }] = faults;
+  const inOrder = faults.toSorted((first, second) => compare(first.name, second.name));
+  const names = inOrder.slice(0, NAMED).map((fault, at) => [at ? ", " : "", linkOf(fault, kind === "node" ? short(fault.name) : fault.name)]);
+  const more = faults.length > NAMED ? [" ", make("a", { href: link("faults") }, `and ${shown(faults.length - NAMED)} more`)] : "";
+  const details = faults.length === 1 && detail ? [" (", name(detail), ")"] : "";
+  return make("li", {}, make("span", { class: "key faulty" }, "!"), make("strong", {}, name(what)), `: ${kind}${faults.length === 1 ? "" : "s"} `, names, more, details);
 }
 
 /** Return the link of what has a fault. */

@@ -20,16 +20,16 @@ export function short(node) {
 
 /** Return headings, blocks and tiles, from top to bottom, and the height of all. */
 export function arranged(store, size, width) {
-  const made = { headings: [], blocks: [], tiles: new Map(), order: [], height: MARGIN };
+  const arrangement = { headings: [], blocks: [], tiles: new Map(), order: [], height: MARGIN };
   const longest = [...store.all("nodes").keys()].reduce((most, node) => Math.max(most, short(node).length), 0);
   const named = size.name ? Math.min(size.widest, longest * LETTER + 6) : 0;
   for (const [type, blocks] of byType(store)) {
-    made.headings.push({ y: made.height, type });
-    made.height += HEADING;
-    flow(made, blocks, size, width, store, named);
-    made.height += GAP;
+    arrangement.headings.push({ y: arrangement.height, type });
+    arrangement.height += HEADING;
+    flow(arrangement, blocks, size, width, store, named);
+    arrangement.height += GAP;
   }
-  return made;
+  return arrangement;
 }
 
 function byType(store) {
@@ -51,7 +51,7 @@ function byType(store) {
 }
 
 /** Put the blocks of a type in rows, each as high as its highest block. */
-function flow(made, blocks, size, width, store, named) {
+function flow(arrangement, blocks, size, width, store, named) {
   let x = MARGIN;
   let high = 0;
   for (const block of blocks) {
@@ -64,27 +64,27 @@ function flow(made, blocks, size, width, store, named) {
     block.h = rows * tile.h + (rows - 1) * size.between + 2 * pad;
     if (x > MARGIN && x + block.w > width - MARGIN) {
       x = MARGIN;
-      made.height += high + GAP;
+      arrangement.height += high + GAP;
       high = 0;
     }
     block.x = x;
-    block.y = made.height;
+    block.y = arrangement.height;
     for (const node of block.nodes) {
       const left = x + pad + node.x * (tile.w + size.between);
-      const top = made.height + pad + node.y * (tile.h + size.between);
+      const top = arrangement.height + pad + node.y * (tile.h + size.between);
       const place = { x: left, y: top, w: tile.w, h: tile.h };
       if (node.missing) {
         block.gaps.push(place);
         continue;
       }
-      made.tiles.set(node.name, place);
-      made.order.push(node.name);
+      arrangement.tiles.set(node.name, place);
+      arrangement.order.push(node.name);
     }
-    made.blocks.push(block);
+    arrangement.blocks.push(block);
     x += block.w + GAP;
     high = Math.max(high, block.h);
   }
-  made.height += high + GAP;
+  arrangement.height += high + GAP;
 }
 
 function tileOf(block, size, store, named) {
@@ -99,10 +99,10 @@ function tileOf(block, size, store, named) {
 }
 
 /** Return the node at a point, or an empty text. */
-export function nodeAt(made, x, y) {
-  for (const block of between(made, y, y)) {
+export function nodeAt(arrangement, x, y) {
+  for (const block of between(arrangement, y, y)) {
     for (const { name } of block.nodes) {
-      const tile = made.tiles.get(name);
+      const tile = arrangement.tiles.get(name);
       if (!tile) continue; // it is missing
       if (x >= tile.x && x < tile.x + tile.w && y >= tile.y && y < tile.y + tile.h) return name;
     }
@@ -111,39 +111,39 @@ export function nodeAt(made, x, y) {
 }
 
 /** Return the blocks that reach into a strip of the map. */
-export function between(made, top, bottom) {
-  let [low, high] = [0, made.blocks.length];
+export function between(arrangement, top, bottom) {
+  let [low, high] = [0, arrangement.blocks.length];
   while (low < high) {
     const middle = (low + high) >> 1;
-    if (made.blocks[middle].y + tallest(made) < top) low = middle + 1;
+    if (arrangement.blocks[middle].y + tallest(arrangement) < top) low = middle + 1;
     else high = middle;
   }
-  const found = [];
-  for (let at = low; at < made.blocks.length && made.blocks[at].y <= bottom; at += 1) found.push(made.blocks[at]);
-  return found;
+  const blocks = [];
+  for (let at = low; at < arrangement.blocks.length && arrangement.blocks[at].y <= bottom; at += 1) blocks.push(arrangement.blocks[at]);
+  return blocks;
 }
 
-function tallest(made) {
-  made.tallest ??= made.blocks.reduce((most, block) => Math.max(most, block.h), 0);
-  return made.tallest;
+function tallest(arrangement) {
+  arrangement.tallest ??= arrangement.blocks.reduce((most, block) => Math.max(most, block.h), 0);
+  return arrangement.tallest;
 }
 
 /** Return the node to which a key leads from another one. */
-export function neighbor(made, from, key) {
-  const at = made.order.indexOf(from);
-  if (at < 0) return made.order[0] ?? "";
-  if (key === "Home") return made.order[0];
-  if (key === "End") return made.order.at(-1);
-  const here = made.tiles.get(from);
+export function neighbor(arrangement, from, key) {
+  const at = arrangement.order.indexOf(from);
+  if (at < 0) return arrangement.order[0] ?? "";
+  if (key === "Home") return arrangement.order[0];
+  if (key === "End") return arrangement.order.at(-1);
+  const here = arrangement.tiles.get(from);
   let best = from;
   let least = Infinity;
-  for (const name of made.order) {
-    const tile = made.tiles.get(name);
+  for (const name of arrangement.order) {
+    const tile = arrangement.tiles.get(name);
     const distance = away(key, tile.x - here.x, tile.y - here.y);
     if (distance < least) [least, best] = [distance, name];
   }
-  if (best === from && key === "ArrowRight") return made.order[Math.min(at + 1, made.order.length - 1)];
-  if (best === from && key === "ArrowLeft") return made.order[Math.max(at - 1, 0)];
+  if (best === from && key === "ArrowRight") return arrangement.order[Math.min(at + 1, arrangement.order.length - 1)];
+  if (best === from && key === "ArrowLeft") return arrangement.order[Math.max(at - 1, 0)];
   return best;
 }
 

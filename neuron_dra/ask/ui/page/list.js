@@ -10,12 +10,12 @@ export function table(heads, rows) {
   return make("table", {}, make("thead", {}, make("tr", {}, heads.map(head))), make("tbody", {}, rows.map((row) => make("tr", {}, cells(row)))));
 }
 
-function head(each) {
-  return each instanceof Element ? each : make("th", { scope: "col" }, each);
+function head(heading) {
+  return heading instanceof Element ? heading : make("th", { scope: "col" }, heading);
 }
 
-function plainHead(each) {
-  return each instanceof Element ? each.dataset.head : each;
+function plainHead(heading) {
+  return heading instanceof Element ? heading.dataset.head : heading;
 }
 
 /** A field that filters what is below it while one types. */
@@ -59,13 +59,13 @@ export class List {
   draw() {
     const words = this.filter.value.trim().toLowerCase();
     const isFound = (item) => this.columns.some(([, value]) => String(value(item)).toLowerCase().includes(words));
-    const found = this.items.filter((item) => !words || isFound(item));
+    const matching = this.items.filter((item) => !words || isFound(item));
     const [, value] = this.columns[this.by];
-    found.sort((one, other) => (this.isDown ? -1 : 1) * compare(value(one), value(other)));
-    const shown = found.slice(0, this.most);
-    const all = words ? `${count(found.length, this.noun)} of ${this.items.length.toLocaleString("en")}` : count(found.length, this.noun);
-    show(this.told, shown.length < found.length ? `the first ${shown.length.toLocaleString("en")} of ${all}` : all);
-    this.more.hidden = shown.length === found.length;
+    matching.sort((first, second) => (this.isDown ? -1 : 1) * compare(value(first), value(second)));
+    const shown = matching.slice(0, this.most);
+    const all = words ? `${count(matching.length, this.noun)} of ${this.items.length.toLocaleString("en")}` : count(matching.length, this.noun);
+    show(this.told, shown.length < matching.length ? `the first ${shown.length.toLocaleString("en")} of ${all}` : all);
+    this.more.hidden = shown.length === matching.length;
     const cells = (item) => this.columns.map(([, text, cell]) => (cell ? cell(item) : name(text(item) || "-")));
     show(this.body, table(this.columns.map(([title], at) => this.head(title, at)), shown.map(cells)));
   }

@@ -96,7 +96,7 @@ const LINKS = 6;
 /** Return links to some things, and how many more there are. */
 function fewLinks(view, names) {
   if (!names.length) return "-";
-  const links = sorted(names).slice(0, LINKS).map((each, at) => [at ? ", " : "", make("a", { href: link(view, each) }, name(each))]);
+  const links = sorted(names).slice(0, LINKS).map((thing, at) => [at ? ", " : "", make("a", { href: link(view, thing) }, name(thing))]);
   return names.length > LINKS ? [links, ` and ${shown(names.length - LINKS)} more`] : links;
 }
 
@@ -124,12 +124,12 @@ export class WaitingView {
     const words = this.filter.value.trim().toLowerCase();
     const items = waitingItems(this.store);
     const has = ({ view, namespace, first, others, told }) => [`${view} ${namespace}/${first}`, ...others, told].some((text) => text.toLowerCase().includes(words));
-    const found = words ? items.filter(has) : items;
+    const matching = words ? items.filter(has) : items;
     const none = waitingNumbers(this.store).pods === null ? "Whether pods wait is unknown." : "No pod and no workload waits for Neuron devices.";
-    const shownItems = Math.min(found.length, this.list.most);
+    const shownItems = Math.min(matching.length, this.list.most);
     show(this.told, items.length ? `${shown(shownItems)} of ${shown(items.length)}, the oldest first; equal pods are together` : none);
-    this.more.hidden = found.length <= this.list.most;
-    this.list.put(found);
+    this.more.hidden = matching.length <= this.list.most;
+    this.list.put(matching);
   }
 }
 
@@ -152,10 +152,10 @@ export class SearchView {
   }
 
   update() {
-    const found = [...search(this.store, this.words.toLowerCase())];
-    show(this.heading, found.length ? `${count(found.length, "thing")} found` : "Nothing is called so: nodes, UltraServers, pods that hold or wait for devices, claims and workloads are searched.");
-    this.list.element.hidden = found.length === 0;
-    this.list.put(found);
+    const things = [...search(this.store, this.words.toLowerCase())];
+    show(this.heading, things.length ? `${count(things.length, "thing")} found` : "Nothing is called so: nodes, UltraServers, pods that hold or wait for devices, claims and workloads are searched.");
+    this.list.element.hidden = things.length === 0;
+    this.list.put(things);
   }
 }
 

@@ -67,11 +67,11 @@ function update() {
 function navigation() {
   const current = main.dataset.view.split("/")[0];
   const { pods, workloads, stuck } = waitingNumbers(store);
-  const links = Object.entries(SECTIONS).map(([each, section]) => {
-    const number = each === "waiting" ? pods + workloads + stuck : store.all(section).size;
-    const text = each[0].toUpperCase() + each.slice(1);
-    const label = each === "fleet" || !number ? text : `${text} ${number.toLocaleString("en")}`;
-    return make("a", { href: link(each), "aria-current": each === current ? "page" : false }, label);
+  const links = Object.entries(SECTIONS).map(([view, section]) => {
+    const number = view === "waiting" ? pods + workloads + stuck : store.all(section).size;
+    const text = view[0].toUpperCase() + view.slice(1);
+    const label = view === "fleet" || !number ? text : `${text} ${number.toLocaleString("en")}`;
+    return make("a", { href: link(view), "aria-current": view === current ? "page" : false }, label);
   });
   show(document.getElementById("views"), links);
 }

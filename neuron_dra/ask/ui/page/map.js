@@ -38,10 +38,10 @@ export class FleetMap {
     const key = `${this.store.layout}/${this.size}/${width}`;
     if (width > 0 && key !== this.layout) {
       this.layout = key;
-      this.made = arranged(this.store, SIZES[this.size], width);
-      const height = Math.max(0, this.made.height - this.element.clientHeight);
+      this.arrangement = arranged(this.store, SIZES[this.size], width);
+      const height = Math.max(0, this.arrangement.height - this.element.clientHeight);
       this.spacer.style.height = `${height}px`;
-      if (!this.made.tiles.has(this.cursor)) this.cursor = this.made.order[0] ?? "";
+      if (!this.arrangement.tiles.has(this.cursor)) this.cursor = this.arrangement.order[0] ?? "";
     }
     this.tell();
     this.soon();
@@ -64,7 +64,7 @@ export class FleetMap {
   }
 
   paint() {
-    if (!this.made || !this.element.isConnected) return;
+    if (!this.arrangement || !this.element.isConnected) return;
     const [width, height] = [this.element.clientWidth, this.element.clientHeight];
     const scale = devicePixelRatio || 1;
     if (this.canvas.width !== Math.round(width * scale) || this.canvas.height !== Math.round(height * scale)) {
@@ -72,7 +72,7 @@ export class FleetMap {
       this.canvas.height = Math.round(height * scale);
       this.canvas.style.width = `${width}px`;
       this.canvas.style.height = `${height}px`;
-      this.spacer.style.height = `${Math.max(0, this.made.height - height)}px`;
+      this.spacer.style.height = `${Math.max(0, this.arrangement.height - height)}px`;
     }
     const pen = this.canvas.getContext("2d");
     const top = this.element.scrollTop;
@@ -80,10 +80,10 @@ export class FleetMap {
     pen.fillStyle = this.colors.ground;
     pen.fillRect(0, 0, width, height);
     pen.translate(0, -top);
-    for (const heading of this.made.headings) {
+    for (const heading of this.arrangement.headings) {
       if (heading.y > top - 30 && heading.y < top + height) this.paintHeading(pen, heading);
     }
-    for (const block of between(this.made, top, top + height)) this.paintBlock(pen, block);
+    for (const block of between(this.arrangement, top, top + height)) this.paintBlock(pen, block);
   }
 
   paintHeading(pen, { y, type }) {
@@ -99,23 +99,23 @@ export class FleetMap {
       pen.lineWidth = 1;
       pen.strokeRect(block.x + 0.5, block.y + 0.5, block.w - 1, block.h - 1);
     }
-    for (const each of block.links) this.paintLink(pen, each);
+    for (const blockLink of block.links) this.paintLink(pen, blockLink);
     for (const gap of block.gaps) this.paintGap(pen, gap);
     for (const node of block.nodes) if (!node.missing) this.paintTile(pen, node.name);
-    for (const each of block.links) if (each.up === false) this.paintCross(pen, each);
+    for (const blockLink of block.links) if (blockLink.up === false) this.paintCross(pen, blockLink);
   }
 
   /** Return the centers of the nodes of a link, or null. */
   centers({ ends }) {
-    const found = ends.map((each) => this.made.tiles.get(each));
-    return found.every(Boolean) ? found.map((tile) => [tile.x + tile.w / 2, tile.y + tile.h / 2]) : null;
+    const tiles = ends.map((node) => this.arrangement.tiles.get(node));
+    return tiles.every(Boolean) ? tiles.map((tile) => [tile.x + tile.w / 2, tile.y + tile.h / 2]) : null;
   }
 
   /** Draw a link between two nodes: a line, dashes where its state is unknown. */
   paintLink(pen, { ends, up }) {
-    const found = this.centers({ ends });
-    if (!found) return;
-    const [[x1, y1], [x2, y2]] = found;
+    const centers = this.centers({ ends });
+    if (!centers) return;
+    const [[x1, y1], [x2, y2]] = centers;
     pen.strokeStyle = up === false ? this.colors.faulty : this.colors.quiet;
     pen.lineWidth = up === false ? 3 : 1.5;
     pen.setLineDash(up === null ? [2, 2] : []);
@@ -141,9 +141,9 @@ export class FleetMap {
 
   /** Draw a cross over a link that is down, in the gap between its nodes. */
   paintCross(pen, { ends }) {
-    const found = this.centers({ ends });
-    if (!found) return;
-    const [[x1, y1], [x2, y2]] = found;
+    const centers = this.centers({ ends });
+    if (!centers) return;
+    const [[x1, y1], [x2, y2]] = centers;
     const [x, y] = [(x1 + x2) / 2, (y1 + y2) / 2];
     pen.fillStyle = this.colors.ground;
     pen.beginPath();
@@ -154,7 +154,7 @@ export class FleetMap {
 
   paintTile(pen, node) {
     const row = this.store.get("nodes", node);
-    const tile = this.made.tiles.get(node);
+    const tile = this.arrangement.tiles.get(node);
     if (!row || !tile) return;
     const size = SIZES[this.size];
     const [style] = STATES[row.letter];
@@ -210,9 +210,9 @@ export class FleetMap {
 
   onKey(event) {
     if (event.key === "Enter" && this.cursor) location.hash = link("node", this.cursor);
-    if (!KEYS.includes(event.key) || !this.made) return;
+    if (!KEYS.includes(event.key) || !this.arrangement) return;
     event.preventDefault();
-    this.cursor = neighbor(this.made, this.cursor, event.key);
+    this.cursor = neighbor(this.arrangement, this.cursor, event.key);
     this.reveal();
     this.tell();
     this.point();
@@ -220,7 +220,7 @@ export class FleetMap {
 
   /** Show the name of the node at the cursor, for those who use the keyboard. */
   point() {
-    const tile = this.made?.tiles.get(this.cursor);
+    const tile = this.arrangement?.tiles.get(this.cursor);
     if (!tile || !this.element.matches(":focus-visible")) return;
     const box = this.element.getBoundingClientRect();
     this.tip(this.cursor, box.left + tile.x, box.top + tile.y + tile.h - this.element.scrollTop);
@@ -234,7 +234,7 @@ export class FleetMap {
 
   /** Scroll so that the node at the cursor is seen. */
   reveal() {
-    const tile = this.made?.tiles.get(this.cursor);
+    const tile = this.arrangement?.tiles.get(this.cursor);
     if (!tile) return;
     const height = this.element.clientHeight;
     if (tile.y < this.element.scrollTop) this.element.scrollTop = tile.y - 30;
@@ -245,16 +245,16 @@ export class FleetMap {
   tell() {
     const row = this.store.get("nodes", this.cursor);
     this.element.toggleAttribute("aria-activedescendant", false);
-    if (!row || !this.made) return;
+    if (!row || !this.arrangement) return;
     this.element.setAttribute("aria-activedescendant", this.option.id);
-    this.option.setAttribute("aria-setsize", String(this.made.order.length));
-    this.option.setAttribute("aria-posinset", String(this.made.order.indexOf(this.cursor) + 1));
+    this.option.setAttribute("aria-setsize", String(this.arrangement.order.length));
+    this.option.setAttribute("aria-posinset", String(this.arrangement.order.indexOf(this.cursor) + 1));
     show(this.option, words(this.cursor, row));
   }
 
   at(event) {
     const box = this.element.getBoundingClientRect();
-    return this.made ? nodeAt(this.made, event.clientX - box.left, event.clientY - box.top + this.element.scrollTop) : "";
+    return this.arrangement ? nodeAt(this.arrangement, event.clientX - box.left, event.clientY - box.top + this.element.scrollTop) : "";
   }
 
   onClick(event) {

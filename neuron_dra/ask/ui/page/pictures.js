@@ -9,7 +9,7 @@ export function torus(shape, cells, label, side = 56, step = 84) {
   const wide = (shape.columns - 1) * step + side + 2 * margin;
   const high = (shape.rows - 1) * step + side + 2 * margin + (shape.switched ? 14 : 0);
   const at = shape.places.map(([x, y]) => [margin + x * step, margin + y * step]);
-  const links = shape.links.map(([one, other]) => wire(at[one], at[other], side, step, shape.rows));
+  const links = shape.links.map(([start, end]) => wire(at[start], at[end], side, step, shape.rows));
   if (shape.switched) links.push(line([margin, high - 8], [wide - margin, high - 8]));
   const devices = cells.map(([letter, mark, title], number) => device(letter, mark, title, number, at[number], side));
   return draw("svg", { viewBox: `0 0 ${wide} ${high}`, width: wide, height: high, role: "img", "aria-label": label }, links, devices);
@@ -37,10 +37,10 @@ export function styleOf(letter, mark) {
 /** Return one link; one that wraps around is two stubs. */
 function wire([x1, y1], [x2, y2], side, step, rows) {
   const half = side / 2;
-  const [one, other] = [[x1 + half, y1 + half], [x2 + half, y2 + half]];
-  if (Math.abs(x1 - x2) + Math.abs(y1 - y2) <= step * 1.01 || rows === 2) return [line(one, other)];
+  const [start, end] = [[x1 + half, y1 + half], [x2 + half, y2 + half]];
+  if (Math.abs(x1 - x2) + Math.abs(y1 - y2) <= step * 1.01 || rows === 2) return [line(start, end)];
   const [dx, dy] = y1 === y2 ? [half + 14, 0] : [0, half + 14];
-  return [line(one, [one[0] - dx, one[1] - dy]), line(other, [other[0] + dx, other[1] + dy])];
+  return [line(start, [start[0] - dx, start[1] - dy]), line(end, [end[0] + dx, end[1] + dy])];
 }
 
 function line([x1, y1], [x2, y2]) {

@@ -3,26 +3,26 @@
 import { make, name } from "./dom.js";
 
 /** Return the answer about an object, or that it is being looked for. */
-export function report(found) {
-  if (found === undefined) return make("p", { class: "quiet" }, "asking why …");
-  if (found === null) return make("p", { class: "quiet" }, "it is not there, or not any more");
-  const causes = found.causes.map((cause, number) => [
+export function report(answer) {
+  if (answer === undefined) return make("p", { class: "quiet" }, "asking why …");
+  if (answer === null) return make("p", { class: "quiet" }, "it is not there, or not any more");
+  const causes = answer.causes.map((cause, number) => [
     make("p", {}, make("strong", {}, number ? "also: " : "", name(cause.text))),
     facts(cause.facts),
     cause.changes.map(change),
   ]);
-  const notes = found.notes.map((note) => make("p", { class: "quiet" }, "note: ", name(note)));
-  return [make("p", {}, name(`${found.subject} ${found.state}`)), causes, notes];
+  const notes = answer.notes.map((note) => make("p", { class: "quiet" }, "note: ", name(note)));
+  return [make("p", {}, name(`${answer.subject} ${answer.state}`)), causes, notes];
 }
 
-function facts(items) {
-  if (!items.length) return null;
-  return make("dl", {}, items.map((each) => [make("dt", {}, name(each.name)), make("dd", {}, name(each.text))]));
+function facts(causeFacts) {
+  if (!causeFacts.length) return null;
+  return make("dl", {}, causeFacts.map((fact) => [make("dt", {}, name(fact.name)), make("dd", {}, name(fact.text))]));
 }
 
 /** Return a change that helps. */
-export function change(each) {
-  return make("p", { class: "change" }, "to change: ", make("code", {}, name(each.text)), make("br"), make("span", { class: "quiet" }, name(each.outcome)));
+export function change(suggestion) {
+  return make("p", { class: "change" }, "to change: ", make("code", {}, name(suggestion.text)), make("br"), make("span", { class: "quiet" }, name(suggestion.outcome)));
 }
 
 /** Return how long ago a time was, in words; empty if it is no time. */

@@ -20,11 +20,11 @@ export function embedded() {
 
 /** Take the token out of the address, for the ticket in it, or from another tab of this page. */
 export async function takeToken() {
-  const found = /^#(token|ticket)=([\w-]+)$/.exec(location.hash);
-  if (found) {
+  const match = /^#(token|ticket)=([\w-]+)$/.exec(location.hash);
+  if (match) {
     history.replaceState(null, "", `${location.pathname}#fleet`);
-    const given = found[1] === "token" ? found[2] : await exchanged(found[2]);
-    if (given) sessionStorage.setItem(KEPT, given);
+    const newToken = match[1] === "token" ? match[2] : await exchanged(match[2]);
+    if (newToken) sessionStorage.setItem(KEPT, newToken);
   }
   token = sessionStorage.getItem(KEPT) ?? (await fromAnotherTab());
   if (token) sessionStorage.setItem(KEPT, token);

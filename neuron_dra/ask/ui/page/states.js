@@ -24,10 +24,10 @@ const NAMES = ["free", "held", "reserved", "faulty", "closed", "down", "silent",
 /** Return the colors of the page as it is now, light or dark: `held`, and `heldInk` for the letter on it. */
 export function palette() {
   const style = getComputedStyle(document.documentElement);
-  const found = {};
-  for (const each of NAMES) {
-    found[each] = style.getPropertyValue(`--${each}`).trim();
-    found[`${each}Ink`] = style.getPropertyValue(`--${each}-ink`).trim();
+  const colors = {};
+  for (const colorName of NAMES) {
+    colors[colorName] = style.getPropertyValue(`--${colorName}`).trim();
+    colors[`${colorName}Ink`] = style.getPropertyValue(`--${colorName}-ink`).trim();
   }
-  return found;
+  return colors;
 }

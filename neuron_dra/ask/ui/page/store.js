@@ -75,11 +75,11 @@ function* changes(last, row) {
     return;
   }
   if (last.state !== row.state) yield `${last.state} → ${row.state}`;
-  const known = new Map(last.conditions.map((each) => [each.type, each]));
-  for (const each of row.conditions) {
-    const old = known.get(each.type);
-    if (old?.status === each.status && old?.reason === each.reason) continue;
-    yield `${each.type} is ${each.status}${each.reason ? `: ${each.reason}` : ""}`;
+  const lastByType = new Map(last.conditions.map((condition) => [condition.type, condition]));
+  for (const condition of row.conditions) {
+    const lastCondition = lastByType.get(condition.type);
+    if (lastCondition?.status === condition.status && lastCondition?.reason === condition.reason) continue;
+    yield `${condition.type} is ${condition.status}${condition.reason ? `: ${condition.reason}` : ""}`;
   }
   if (JSON.stringify(last.ranks) !== JSON.stringify(row.ranks)) {
     const nodes = row.ranks.map(([rank, node]) => `${rank} ${node}`).join(", ");

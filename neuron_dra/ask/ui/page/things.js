@@ -50,19 +50,19 @@ export class NodeView extends ThingView {
     const node = this.parts[1];
     const row = this.store.get("nodes", node);
     if (!row) return show(this.main, gone("Node", node));
-    const found = this.answered("Node", "", node);
+    const answerOfNode = this.answered("Node", "", node);
     const server = row.server ? make("p", {}, "node ", String(row.position), " of UltraServer ", make("a", { href: link("server", row.server) }, name(row.server))) : null;
     return show(
       this.main,
       heading("Node", node), make("p", {}, stateOf(row)), server,
-      make("div", { class: "side" }, picture(found), make("div", { class: "report" }, report(found), held(this.store, node), nodeFacts(found?.node))),
+      make("div", { class: "side" }, picture(answerOfNode), make("div", { class: "report" }, report(answerOfNode), held(this.store, node), nodeFacts(answerOfNode?.node))),
     );
   }
 }
 
-function picture(found) {
-  if (!found?.picture) return null;
-  const { shape, cells, summary, groups } = found.picture;
+function picture(answerOfNode) {
+  if (!answerOfNode?.picture) return null;
+  const { shape, cells, summary, groups } = answerOfNode.picture;
   const legend = new Map();
   for (const [letter, mark, title] of cells) {
     const key = `${letter} ${title}`;
@@ -72,7 +72,7 @@ function picture(found) {
   const devices = cells.map(([, , title], number) => make("li", {}, `device ${number}: `, name(title)));
   return make(
     "div", {},
-    torus(shape, cells, summary), make("p", {}, name(summary)), groups.map((each) => make("p", { class: "quiet" }, name(each))),
+    torus(shape, cells, summary), make("p", {}, name(summary)), groups.map((group) => make("p", { class: "quiet" }, name(group))),
     make("ul", { class: "faults", "aria-label": "Marks of the picture" }, marks),
     make("details", {}, make("summary", {}, "each device in words"), make("ol", { start: "0", class: "faults" }, devices)),
   );
@@ -86,7 +86,7 @@ function nodeFacts(about) {
 }
 
 function held(store, node) {
-  const rows = [...store.all("holders").values()].filter((each) => each.node === node);
+  const rows = [...store.all("holders").values()].filter((holder) => holder.node === node);
   if (!rows.length) return null;
   return [make("h2", {}, "Who holds its devices"), table(["Pod", "Devices"], rows.map((row) => [who(row), name(row.devices)]))];
 }
@@ -108,15 +108,15 @@ export class ServerView extends ThingView {
     const server = this.parts[1];
     const row = this.store.get("servers", server);
     if (!row) return show(this.main, gone("UltraServer", server));
-    const links = row.links.map((each) => make("li", {}, each.up === false ? make("span", { class: "key faulty" }, "!") : null, `${each.way}: `, name(each.ends[0]), " – ", name(each.ends[1]), ", ", { true: "up", false: "down", null: "unknown" }[each.up]));
-    const found = this.answered("NeuronUltraServer", "", server);
+    const links = row.links.map((nodeLink) => make("li", {}, nodeLink.up === false ? make("span", { class: "key faulty" }, "!") : null, `${nodeLink.way}: `, name(nodeLink.ends[0]), " – ", name(nodeLink.ends[1]), ", ", { true: "up", false: "down", null: "unknown" }[nodeLink.up]));
+    const answerOfServer = this.answered("NeuronUltraServer", "", server);
     const lacks = row.nodes.filter((node) => node.missing).length;
     return show(
       this.main,
       heading("UltraServer", server), make("p", {}, name(row.type || "unknown type"), `, ${lacks ? `${row.nodes.length - lacks} of ` : ""}${count(row.nodes.length, "node")}`, row.links.length ? "" : ", connected by switches"),
       this.ring(row),
       links.length ? [make("h2", {}, "Links between nodes"), make("ul", { class: "faults" }, links)] : null,
-      make("div", { class: "report" }, found === null ? make("p", { class: "quiet" }, "The cluster has no NeuronUltraServer object of it.") : report(found)),
+      make("div", { class: "report" }, answerOfServer === null ? make("p", { class: "quiet" }, "The cluster has no NeuronUltraServer object of it.") : report(answerOfServer)),
     );
   }
 
@@ -130,9 +130,9 @@ export class ServerView extends ThingView {
     const places = new Map(nodes.map((node) => [node.name, node]));
     const members = nodes.map((node) => placed(node.missing ? missing(node) : this.member(node.name), 2 * node.x + 1, 2 * node.y + 1));
     const wires = links.map(({ way, ends, up }) => {
-      const [one, other] = ends.map((end) => places.get(end));
+      const [first, second] = ends.map((end) => places.get(end));
       const state = { true: "up", false: "down", null: "unclear" }[up];
-      return placed(make("div", { class: `wire ${way} ${state}`, "aria-hidden": "true" }, { down: "×", unclear: "?", up: "" }[state]), one.x + other.x + 1, one.y + other.y + 1);
+      return placed(make("div", { class: `wire ${way} ${state}`, "aria-hidden": "true" }, { down: "×", unclear: "?", up: "" }[state]), first.x + second.x + 1, first.y + second.y + 1);
     });
     return make("div", { class: "ring" }, members, wires);
   }
@@ -172,9 +172,9 @@ function ranks(list) {
   return [make("h2", {}, "Ranks"), table(["Rank", "Node", "Phase"], list.map(([rank, node, phase]) => [String(rank), make("a", { href: link("node", node) }, name(node)), phase]))];
 }
 
-function conditions(list) {
-  if (!list.length) return null;
-  return [make("h2", {}, "Conditions"), table(["Type", "Status", "Reason", "Message"], list.map((each) => [each.type, each.status, each.reason, each.message].map((text) => name(text || "-"))))];
+function conditions(conditionRows) {
+  if (!conditionRows.length) return null;
+  return [make("h2", {}, "Conditions"), table(["Type", "Status", "Reason", "Message"], conditionRows.map((condition) => [condition.type, condition.status, condition.reason, condition.message].map((text) => name(text || "-"))))];
 }
 
 function happened(list) {

@@ -27,7 +27,7 @@ export function waitingItems(store) {
   ];
   // Without a time, it cannot be said that it is old.
   const rank = ({ since }) => since || "9999";
-  return items.sort((one, other) => (rank(one) < rank(other) ? -1 : Number(rank(one) > rank(other))));
+  return items.sort((first, second) => (rank(first) < rank(second) ? -1 : Number(rank(first) > rank(second))));
 }
 
 export class WaitingList {
@@ -58,11 +58,11 @@ export class WaitingList {
 
   draw() {
     if (!this.element.isConnected) return;
-    const shownKeys = () => [...this.element.children].map((each) => each.dataset.item).join("\n");
+    const shownKeys = () => [...this.element.children].map((line) => line.dataset.item).join("\n");
     const before = shownKeys();
     if (!show(this.element, this.items.slice(0, this.most).map((item) => this.entry(item)))) return;
     if (before !== shownKeys()) this.eye.disconnect();
-    for (const each of this.element.children) this.eye.observe(each);
+    for (const line of this.element.children) this.eye.observe(line);
   }
 
   entry({ kind, view, namespace, first, others, since, told }) {
@@ -73,10 +73,10 @@ export class WaitingList {
   }
 
   cause(kind, namespace, first, href) {
-    const found = this.seen.has(href) ? answer(kind, namespace, first, this.store.version, () => this.draw()) : undefined;
-    if (found === undefined) return make("p", { class: "quiet" }, "asking why …");
-    const cause = found?.causes[0];
-    if (!cause) return make("p", {}, found ? name([found.state, ...found.notes].filter(Boolean).join("; ")) : "it is not there any more");
+    const report = this.seen.has(href) ? answer(kind, namespace, first, this.store.version, () => this.draw()) : undefined;
+    if (report === undefined) return make("p", { class: "quiet" }, "asking why …");
+    const cause = report?.causes[0];
+    if (!cause) return make("p", {}, report ? name([report.state, ...report.notes].filter(Boolean).join("; ")) : "it is not there any more");
     return [make("p", {}, make("strong", {}, name(cause.text))), this.isShort ? null : cause.changes.slice(0, 1).map(change)];
   }
 }
