@@ -77,9 +77,9 @@ def _data() -> dict[str, Any]:
 def all_types() -> tuple[InstanceType, ...]:
     """Return every instance type, in the catalogue's order."""
     types = []
-    for entry in _data()["instance"]:
-        for name in entry["names"]:
-            types.append(_instance(name, entry))
+    for type_entry in _data()["instance"]:
+        for name in type_entry["names"]:
+            types.append(_instance(name, type_entry))
     return tuple(types)
 
 
@@ -120,41 +120,41 @@ def nearest(name: str) -> str:
     return ""
 
 
-def _instance(name: str, entry: dict[str, Any]) -> InstanceType:
+def _instance(name: str, type_entry: dict[str, Any]) -> InstanceType:
     """Return the instance type `name` from its entry in the data.
 
     Its generation has the fields that all types of a generation share.
     """
-    data = _data()
-    generation = data["generation"][entry["generation"]]
-    count = entry["devices"]
-    efa = data["efa"][entry["efa"]] if "efa" in entry else None
+    catalogue = _data()
+    generation = catalogue["generation"][type_entry["generation"]]
+    count = type_entry["devices"]
+    efa = catalogue["efa"][type_entry["efa"]] if "efa" in type_entry else None
     return InstanceType(
         name=name,
-        generation=entry["generation"],
-        platform=Platform(entry.get("platform", "standard")),
+        generation=type_entry["generation"],
+        platform=Platform(type_entry.get("platform", "standard")),
         device_count=count,
         cores_per_device=generation["cores"],
         memory_bytes_per_device=generation["memory_gib"] * GIB,
         lnc_default=generation["lnc_default"],
         lnc_allowed=tuple(generation["lnc"]),
-        shape=entry["shape"],
+        shape=type_entry["shape"],
         efa=tuple(f"0000:{function}" for function in efa) if efa else None,
-        links=_links(entry, count, data["links"].get(generation.get("links", ""))),
-        links_promised=generation.get("links_promised", True) and entry["shape"] != "switch",
+        links=_links(type_entry, count, catalogue["links"].get(generation.get("links", ""))),
+        links_promised=generation.get("links_promised", True) and type_entry["shape"] != "switch",
         arch=tuple(generation["arch"]),
     )
 
 
-def _links(entry: dict[str, Any], count: int, torus: list[str] | None) -> tuple[tuple[int, ...], ...]:
+def _links(type_entry: dict[str, Any], count: int, torus: list[str] | None) -> tuple[tuple[int, ...], ...]:
     """Return each device's neighbors by the type's shape, in the order in which the kernel driver prints them.
 
     `torus` are the rows of the generation's 16-device torus; a switched type prints the same rows.
     """
-    shape = entry["shape"]
+    shape = type_entry["shape"]
     if count == 16 and torus and shape in ("torus", "switch"):
         return tuple(tuple(map(int, row.split(","))) for row in torus)
-    steps = (1, -1) if entry["generation"] == "inf1" else (-1, 1)
+    steps = (1, -1) if type_entry["generation"] == "inf1" else (-1, 1)
     if shape == "line":
         neighbors = []
         for device_id in range(count):

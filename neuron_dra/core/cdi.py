@@ -149,7 +149,7 @@ def spec(claim: PreparedClaim, driver: Driver = NEURON) -> dict[str, Any]:
 
 
 def _device(claim_uid: str, device: PreparedDevice) -> dict[str, Any]:
-    entry: dict[str, Any] = {
+    cdi_device: dict[str, Any] = {
         "name": device_name(claim_uid, device.device, device.share_id),
         "containerEdits": dict(device.edits),
     }
@@ -160,7 +160,7 @@ def _device(claim_uid: str, device: PreparedDevice) -> dict[str, Any]:
         annotations[SHARE_ID] = device.share_id
     if device.cores is not None:
         annotations[CORES] = f"{device.cores.all[0]}-{device.cores.all[-1]}"
-    return entry | ({"annotations": annotations} if annotations else {})
+    return cdi_device | ({"annotations": annotations} if annotations else {})
 
 
 def devices(document: object, claim_uid: str, driver: Driver = NEURON) -> tuple[ShownDevice, ...]:
@@ -170,16 +170,16 @@ def devices(document: object, claim_uid: str, driver: Driver = NEURON) -> tuple[
     devices of its files, one without readable files as all of the spec's, and an unreadable annotation is ignored.
     """
     entries = _listed(document, "devices")
-    all_ids = sorted({number for entry in entries for number in _device_ids(entry)})
+    all_ids = sorted({number for cdi_device in entries for number in _device_ids(cdi_device)})
     shown: list[ShownDevice] = []
-    for entry in entries:
-        name = entry.get("name")
+    for cdi_device in entries:
+        name = cdi_device.get("name")
         match = driver.device_name.match(name.removeprefix(f"{claim_uid}-")) if isinstance(name, str) else None
-        device_ids = _device_ids(entry)
+        device_ids = _device_ids(cdi_device)
         if match is None:
             shown += [ShownDevice(f"{names.DEVICE_PREFIX}{number}", (number,)) for number in device_ids]
             continue
-        annotations = entry.get("annotations")
+        annotations = cdi_device.get("annotations")
         if not isinstance(annotations, dict):
             annotations = {}
         share_id = annotations.get(SHARE_ID)
@@ -210,9 +210,9 @@ def _listed(holder: object, field: str) -> list[dict[str, Any]]:
     return [entry for entry in listed if isinstance(entry, dict)]
 
 
-def _device_ids(entry: Mapping[str, Any]) -> list[int]:
+def _device_ids(cdi_device: Mapping[str, Any]) -> list[int]:
     """Return the Neuron devices of one device in a spec; unreadable parts are skipped."""
-    matches = (_DEVICE_FILE.fullmatch(path) for path in _container_paths(entry.get("containerEdits")))
+    matches = (_DEVICE_FILE.fullmatch(path) for path in _container_paths(cdi_device.get("containerEdits")))
     return sorted({int(match[1]) for match in matches if match})
 
 

@@ -71,10 +71,10 @@ def effective(entries: Iterable[Entry], request: str) -> Settings:
     the allocation, so a user can override a class.
     """
     neuron, ultraserver = None, None
-    applicable = [entry for entry in entries if entry.applies_to(request)]
-    for entry in sorted(applicable, key=lambda entry: entry.source):
-        if isinstance(entry.settings, NeuronSettings):
-            neuron = entry.settings
+    applicable = [claim_config for claim_config in entries if claim_config.applies_to(request)]
+    for claim_config in sorted(applicable, key=lambda claim_config: claim_config.source):
+        if isinstance(claim_config.settings, NeuronSettings):
+            neuron = claim_config.settings
         else:
-            ultraserver = entry.settings
+            ultraserver = claim_config.settings
     return Settings(neuron, ultraserver)

@@ -31,7 +31,7 @@ def decide(
     held: Iterable[PreparedClaim],
     device_files: cdi.DeviceFiles,
     reservation: NodeReservation | None = None,
-    unhealthy: Callable[[AllocatedDevice], str] = lambda result: "",
+    unhealthy: Callable[[AllocatedDevice], str] = lambda allocated: "",
     prepared_at: str = "",
     metadata: MetadataSource | None = None,
     notices: str = "",
@@ -55,27 +55,27 @@ def decide(
     agreed: dict[tuple[str, bool], tuple[tuple[str, ...], str]] = {}  # by request
     parts: list[tuple[AllocatedDevice, Members]] = []
     seen: set[int] = set()
-    for result in claim.devices:
-        _refuse_other_pools(claim.ref, result, node_name)
-        members = _physical(claim.ref, result.device, node, devices_by_name)
+    for allocated in claim.devices:
+        _refuse_other_pools(claim.ref, allocated, node_name)
+        members = _physical(claim.ref, allocated.device, node, devices_by_name)
         if not taken.isdisjoint(members.ids):
-            _refuse_overlap(claim.ref, result, members, other_claims)
-        if not result.admin_access:
-            _refuse_unhealthy(claim.ref, unhealthy(result))
+            _refuse_overlap(claim.ref, allocated, members, other_claims)
+        if not allocated.admin_access:
+            _refuse_unhealthy(claim.ref, unhealthy(allocated))
         if not seen.isdisjoint(members.ids):
-            _refuse_twice(claim.ref, result, members, parts)
+            _refuse_twice(claim.ref, allocated, members, parts)
         seen.update(members.ids)
-        key = (result.request, result.admin_access)
+        key = (allocated.request, allocated.admin_access)
         if key not in agreed:
-            agreed[key] = _agreed(claim, result, node, reservation)
-        parts.append((result, members))
+            agreed[key] = _agreed(claim, allocated, node, reservation)
+        parts.append((allocated, members))
     _refuse_another_count(claim, seen)
     visible_by_request = _visible_cores(claim, parts, node)
     devices = []
-    for result, members in parts:
-        variables, _ = agreed[result.request, result.admin_access]
-        env = (*variables, *visible_by_request.get(result.request, ()))
-        devices.append(_prepared(claim.ref, result, members, env, device_files))
+    for allocated, members in parts:
+        variables, _ = agreed[allocated.request, allocated.admin_access]
+        env = (*variables, *visible_by_request.get(allocated.request, ()))
+        devices.append(_prepared(claim.ref, allocated, members, env, device_files))
     workload = next((bound_to for _, bound_to in agreed.values() if bound_to), "")
     of_pod = claim.of_its_pod
     prepared = PreparedClaim(claim.ref, tuple(devices), prepared_at, claim.pod, workload=workload, of_its_pod=of_pod)
@@ -102,10 +102,15 @@ def refuse_new_allocation(prepared: PreparedClaim, claim: Claim) -> None:
     unprepared it. The earlier pod's containers may still run.
     """
     prepared_keys = []
-    for d in prepared.devices:
-        prepared_keys.append((d.request, d.pool, d.device, d.admin_access, d.share_id or ""))
+    for device in prepared.devices:
+        prepared_keys.append((device.request, device.pool, device.device, device.admin_access, device.share_id or ""))
     prepared_keys.sort()
-    allocated_keys = sorted((d.base_request, d.pool, d.device, d.admin_access, d.share_id or "") for d in claim.devices)
+    allocated_keys = []
+    for allocated in claim.devices:
+        allocated_keys.append(
+            (allocated.base_request, allocated.pool, allocated.device, allocated.admin_access, allocated.share_id or "")
+        )
+    allocated_keys.sort()
     if prepared_keys == allocated_keys:
         return
     for_pod = f" for pod {claim.ref.namespace}/{prepared.pod}" if prepared.pod else ""
@@ -124,10 +129,10 @@ def _listed(devices: Iterable[tuple[str, str, str, bool, str]]) -> str:
     return ", ".join(f"{device} ({request})" for request, _, device, _, _ in devices)
 
 
-def _refuse_other_pools(ref: ClaimRef, result: AllocatedDevice, node_name: str) -> None:
-    if result.pool != node_name:
+def _refuse_other_pools(ref: ClaimRef, allocated: AllocatedDevice, node_name: str) -> None:
+    if allocated.pool != node_name:
         raise ClaimError(
-            f"claim {ref}: device {result.device} is of pool {result.pool}, and this node is {node_name}; "
+            f"claim {ref}: device {allocated.device} is of pool {allocated.pool}, and this node is {node_name}; "
             "delete the pod so that its claim is allocated again"
         )
 
@@ -151,18 +156,18 @@ def _refuse_another_count(claim: Claim, ids: set[int]) -> None:
 
 
 def _prepared(
-    ref: ClaimRef, result: AllocatedDevice, members: Members, env: tuple[str, ...], device_files: cdi.DeviceFiles
+    ref: ClaimRef, allocated: AllocatedDevice, members: Members, env: tuple[str, ...], device_files: cdi.DeviceFiles
 ) -> PreparedDevice:
     """Return one allocated device as prepared; `env` is the environment of its request, as NAME=value."""
     return PreparedDevice(
-        request=result.base_request,
-        pool=result.pool,
-        device=result.device,
+        request=allocated.base_request,
+        pool=allocated.pool,
+        device=allocated.device,
         device_ids=members.ids,
-        cdi_ids=(cdi.device_id(ref.uid, result.device, result.share_id),),
+        cdi_ids=(cdi.device_id(ref.uid, allocated.device, allocated.share_id),),
         edits=cdi.container_edits(members.ids, env, device_files),
-        admin_access=result.admin_access,
-        share_id=result.share_id,
+        admin_access=allocated.admin_access,
+        share_id=allocated.share_id,
         cores=members.cores,
     )
 
@@ -199,24 +204,24 @@ def _physical(ref: ClaimRef, device_name: str, node: Node, devices_by_name: Mapp
 
 
 def _refuse_overlap(
-    ref: ClaimRef, result: AllocatedDevice, members: Members, other_claims: list[PreparedClaim]
+    ref: ClaimRef, allocated: AllocatedDevice, members: Members, other_claims: list[PreparedClaim]
 ) -> None:
     """Raise DeviceInUse if another claim holds a part of `members`: the last guard against a device in two claims.
 
     Claims with adminAccess do not count, nor do two shares of the same device, nor core partitions without a common
     core.
     """
-    if result.admin_access:
+    if allocated.admin_access:
         return
     requested_ids = set(members.ids)
     for other in other_claims:
         for device in other.devices:
-            if device.admin_access or (result.share_id and device.share_id):
+            if device.admin_access or (allocated.share_id and device.share_id):
                 continue
             common = requested_ids & set(device.device_ids)
             if common and not _apart(members, Members(device.device_ids, device.cores)):
                 raise DeviceInUse(
-                    f"claim {ref}: {result.device} is in use: neuron{min(common)} is held by "
+                    f"claim {ref}: {allocated.device} is in use: neuron{min(common)} is held by "
                     f"{_holder(other.ref, ref)} until that claim is unprepared",
                     other.ref.uid,
                 )
@@ -230,18 +235,18 @@ def _holder(holder: ClaimRef, reader: ClaimRef) -> str:
 
 
 def _refuse_twice(
-    ref: ClaimRef, result: AllocatedDevice, members: Members, before: Iterable[tuple[AllocatedDevice, Members]]
+    ref: ClaimRef, allocated: AllocatedDevice, members: Members, earlier: Iterable[tuple[AllocatedDevice, Members]]
 ) -> None:
     """Raise ClaimError if an earlier result of the same claim has a part of `members`, other than the same device."""
-    if result.admin_access:
+    if allocated.admin_access:
         return
-    for other, others in before:
-        if other.admin_access or other.device == result.device or set(members.ids).isdisjoint(others.ids):
+    for other, others in earlier:
+        if other.admin_access or other.device == allocated.device or set(members.ids).isdisjoint(others.ids):
             continue
         if not _apart(members, others):
             raise ClaimError(
-                f"claim {ref}: {result.device} and {other.device} are allocated together, but have a device in common; "
-                "delete the pod so that its claim is allocated again"
+                f"claim {ref}: {allocated.device} and {other.device} are allocated together, but have a device in "
+                "common; delete the pod so that its claim is allocated again"
             )
 
 
@@ -252,10 +257,10 @@ def _apart(first: Members, second: Members) -> bool:
 
 def core_environment(claim: Claim, node: Node) -> dict[str, tuple[str, ...]]:
     """Return the variables that `decide` sets because of the cores in an allocation, by request. Raises ClaimError."""
-    there = {device.name: device for device in node.devices}
+    devices_by_name = {device.name: device for device in node.devices}
     parts = []
-    for result in claim.devices:
-        parts.append((result, _physical(claim.ref, result.device, node, there)))
+    for allocated in claim.devices:
+        parts.append((allocated, _physical(claim.ref, allocated.device, node, devices_by_name)))
     return _visible_cores(claim, parts, node)
 
 
@@ -272,33 +277,33 @@ def _visible_cores(
         return {}
     scale = {}
     pinned: dict[str, tuple[str, ...]] = {}
-    for result, _ in parts:
-        neuron_settings = config.effective(claim.configs, result.request).neuron
+    for allocated, _ in parts:
+        neuron_settings = config.effective(claim.configs, allocated.request).neuron
         if neuron_settings:
-            scale[result.request] = spec.lnc_default // neuron_settings.logical_neuron_core
+            scale[allocated.request] = spec.lnc_default // neuron_settings.logical_neuron_core
         else:
-            scale[result.request] = 1
+            scale[allocated.request] = 1
         if spec.lnc_allowed and not neuron_settings:
-            pinned[result.request] = core_size(spec.lnc_default)
+            pinned[allocated.request] = core_size(spec.lnc_default)
         else:
-            pinned[result.request] = ()
+            pinned[allocated.request] = ()
     links = linked.of_type(spec) | linked.up_now(node)
     variable_by_request = visible_cores.by_request(claim, parts, partitions.cores_each(spec), scale, links)
     return {request: (*pinned[request], variable) for request, variable in variable_by_request.items()}
 
 
 def _agreed(
-    claim: Claim, result: AllocatedDevice, node: Node, reservation: NodeReservation | None
+    claim: Claim, allocated: AllocatedDevice, node: Node, reservation: NodeReservation | None
 ) -> tuple[tuple[str, ...], str]:
     """Return the environment of a request, and the name of its workload if the node is bound to that, or "".
 
     All devices of a request share the result. adminAccess skips the check of the group's size. Raises ClaimError.
     """
-    settings = config.effective(claim.configs, result.request)
+    settings = config.effective(claim.configs, allocated.request)
     env = environment(settings, node)
     if reservation is None or not reservation.names(settings.ultraserver, claim.ref):
         return env, ""
-    if not result.admin_access:
+    if not allocated.admin_access:
         _check_size(settings.ultraserver, reservation)
     return env + reservations.environment(reservation), reservation.workload
 

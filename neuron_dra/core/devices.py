@@ -51,7 +51,9 @@ class Device:
         """Return the device in the form of resource.k8s.io/v1, with its attributes and capacities sorted by name."""
         wire: dict[str, Any] = {"name": self.name}
         if self.attributes:
-            wire["attributes"] = {name: {a.kind: a.value} for name, a in sorted(self.attributes.items())}
+            wire["attributes"] = {}
+            for name, attribute in sorted(self.attributes.items()):
+                wire["attributes"][name] = {attribute.kind: attribute.value}
         if self.capacity:
             wire["capacity"] = {name: {"value": value} for name, value in sorted(self.capacity.items())}
         if self.consumes:

@@ -146,16 +146,19 @@ def observe(before: Watch, reading: EfaReading, spec: InstanceType | None, now: 
     watch: dict[str, WatchedInterface] = {}
     usable = {name: interface for name, interface in reading.interfaces.items() if not interface.problem}
     for name in sorted({*before, *usable}):
-        was = before.get(name)
+        earlier = before.get(name)
         if name in usable:
             device = published(usable[name], spec)
-            since = now if was is None or was.well_since is None else was.well_since
-            is_held = was is not None and bool(was.reason) and now - since < hold_s
-            watch[name] = WatchedInterface(device, was.reason, since) if was and is_held else WatchedInterface(device)
-        elif was is not None:
+            since = now if earlier is None or earlier.well_since is None else earlier.well_since
+            is_held = earlier is not None and bool(earlier.reason) and now - since < hold_s
+            if earlier is not None and is_held:
+                watch[name] = WatchedInterface(device, earlier.reason, since)
+            else:
+                watch[name] = WatchedInterface(device)
+        elif earlier is not None:
             interface = reading.interfaces.get(name)
             reason = interface.problem if interface is not None else signals.MISSING
-            watch[name] = replace(was, reason=reason, well_since=None)
+            watch[name] = replace(earlier, reason=reason, well_since=None)
     return dict(list(watch.items())[:INTERFACES])
 
 
@@ -213,60 +216,60 @@ def decide(
     if not claim.devices:
         raise ClaimError(f"claim {claim.ref} has no device of {EFA.name} in its allocation")
     other_claims = [prepared for prepared in held if prepared.ref.uid != claim.ref.uid]
-    for result in claim.devices:
-        if result.pool != node_name:
+    for allocated in claim.devices:
+        if allocated.pool != node_name:
             raise ClaimError(
-                f"claim {claim.ref}: device {result.device} is of pool {result.pool}, and this node is {node_name}; "
-                "delete the pod so that its claim is allocated again"
+                f"claim {claim.ref}: device {allocated.device} is of pool {allocated.pool}, and this node is "
+                f"{node_name}; delete the pod so that its claim is allocated again"
             )
-        if not result.admin_access:
-            _refuse_held(claim.ref, result, other_claims)
-        _refuse_unusable(claim.ref, result, reading, watch, effect)
-    prepared_devices = tuple(_prepared(claim.ref, result) for result in claim.devices)
+        if not allocated.admin_access:
+            _refuse_held(claim.ref, allocated, other_claims)
+        _refuse_unusable(claim.ref, allocated, reading, watch, effect)
+    prepared_devices = tuple(_prepared(claim.ref, allocated) for allocated in claim.devices)
     prepared = PreparedClaim(claim.ref, prepared_devices, prepared_at, claim.pod, of_its_pod=claim.of_its_pod)
     return renewed(prepared, reading, device_files)
 
 
-def _refuse_held(ref: ClaimRef, result: AllocatedDevice, others: list[PreparedClaim]) -> None:
-    for other in others:
+def _refuse_held(ref: ClaimRef, allocated: AllocatedDevice, other_claims: list[PreparedClaim]) -> None:
+    for other in other_claims:
         for device in other.devices:
-            if device.device == result.device and not device.admin_access:
+            if device.device == allocated.device and not device.admin_access:
                 shown = f"claim {other.ref}"
                 if other.ref.namespace:
                     shown = tenants.shown("claim", other.ref.namespace, other.ref.name, reader=ref.namespace)
                 raise DeviceInUse(
-                    f"claim {ref}: {result.device} is in use: it is held by {shown} (UID {other.ref.uid}) until that "
-                    "claim is unprepared",
+                    f"claim {ref}: {allocated.device} is in use: it is held by {shown} (UID {other.ref.uid}) until "
+                    "that claim is unprepared",
                     other.ref.uid,
                 )
 
 
-def _refuse_unusable(ref: ClaimRef, result: AllocatedDevice, reading: EfaReading, watch: Watch, effect: str) -> None:
-    interface = reading.interfaces.get(result.device)
+def _refuse_unusable(ref: ClaimRef, allocated: AllocatedDevice, reading: EfaReading, watch: Watch, effect: str) -> None:
+    interface = reading.interfaces.get(allocated.device)
     reason = signals.MISSING if interface is None else interface.problem
     if reason:
         raise ClaimError(
-            f"claim {ref}: EFA interface {result.device} is allocated, and cannot be used ({reason}): "
+            f"claim {ref}: EFA interface {allocated.device} is allocated, and cannot be used ({reason}): "
             f"{ADVICE[reason]}; or delete the pod so that its claim is allocated again"
         )
-    watched = watch.get(result.device)
-    if watched is None or not watched.reason or result.admin_access:
+    watched = watch.get(allocated.device)
+    if watched is None or not watched.reason or allocated.admin_access:
         return
-    state = DeviceHealth(result.device, Health.UNHEALTHY, ADVICE[watched.reason], (watched.reason,))
-    if why := health.why_refused(state, result.tolerations, effect):
+    state = DeviceHealth(allocated.device, Health.UNHEALTHY, ADVICE[watched.reason], (watched.reason,))
+    if why := health.why_refused(state, allocated.tolerations, effect):
         raise ClaimError(f"claim {ref}: {why}")
 
 
-def _prepared(ref: ClaimRef, result: AllocatedDevice) -> PreparedDevice:
+def _prepared(ref: ClaimRef, allocated: AllocatedDevice) -> PreparedDevice:
     return PreparedDevice(
-        request=result.base_request,
-        pool=result.pool,
-        device=result.device,
+        request=allocated.base_request,
+        pool=allocated.pool,
+        device=allocated.device,
         device_ids=(),
-        cdi_ids=(cdi.device_id(ref.uid, result.device, result.share_id, EFA),),
+        cdi_ids=(cdi.device_id(ref.uid, allocated.device, allocated.share_id, EFA),),
         edits={},
-        admin_access=result.admin_access,
-        share_id=result.share_id,
+        admin_access=allocated.admin_access,
+        share_id=allocated.share_id,
     )
 
 

@@ -172,12 +172,12 @@ def observe(before: Watch, facts: Iterable[DeviceFacts], expected: Iterable[int]
     gives_serials = any(has_serial(device) and not device.hangs for device in facts_by_id.values())
     after: dict[int, WatchedDevice] = {}
     for i in sorted({*before, *facts_by_id, *expected}):
-        was = before.get(i, WatchedDevice())
+        earlier = before.get(i, WatchedDevice())
         device = facts_by_id.get(i)
         if device is not None and device.hangs:
-            after[i] = _left_out(was, device)
+            after[i] = _left_out(earlier, device)
         else:
-            after[i] = _beating(was, device, now, hold_s, gives_serials=gives_serials)
+            after[i] = _beating(earlier, device, now, hold_s, gives_serials=gives_serials)
     return after
 
 
@@ -288,8 +288,8 @@ def _observed(
     """
     current_faults = {}
     for problems in problems_by_signal.values():
-        for p in problems:
-            current_faults[(p.signal, p.reason)] = DeviceFault(p)
+        for problem in problems:
+            current_faults[(problem.signal, problem.reason)] = DeviceFault(problem)
     lasting_faults = []
     for fault in before.faults:
         problem = fault.problem

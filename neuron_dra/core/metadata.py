@@ -63,17 +63,17 @@ def added(
     """
     documents: dict[str, dict[str, Any]] = {}
     changed: list[PreparedDevice] = []
-    for result, device in zip(claim.devices, prepared.devices, strict=True):
-        place = _place(claim, result, reservation)
+    for allocated, device in zip(claim.devices, prepared.devices, strict=True):
+        place = _place(claim, allocated, reservation)
         target = _container_path(claim, device.request)
         if target is None:
             changed.append(device)
             continue
         if device.request not in documents:
-            documents[device.request] = _document(claim, result, place)
+            documents[device.request] = _document(claim, allocated, place)
             mount = _mount(f"{source.cdi_root}/{FOLDER}/{file_name(claim.ref.uid, device.request)}", target)
             device = replace(device, edits={**device.edits, "mounts": [*device.edits.get("mounts", ()), mount]})
-        described = _described(claim, result, device, node, place, source.driver_version)
+        described = _described(claim, allocated, device, node, place, source.driver_version)
         documents[device.request]["requests"][0]["devices"].append(described)
         changed.append(device)
     texts = {}
@@ -131,15 +131,15 @@ def _mount(host_path: str, container_path: str) -> dict[str, Any]:
     }
 
 
-def _place(claim: Claim, result: AllocatedDevice, reservation: NodeReservation | None) -> Place | None:
+def _place(claim: Claim, allocated: AllocatedDevice, reservation: NodeReservation | None) -> Place | None:
     """Return the node's place in the workload of the claim, as for the request's environment; None without one."""
-    settings = config.effective(claim.configs, result.request).ultraserver
+    settings = config.effective(claim.configs, allocated.request).ultraserver
     if reservation is not None and reservation.names(settings, claim.ref):
         return reservation.place
     return None
 
 
-def _document(claim: Claim, result: AllocatedDevice, place: Place | None) -> dict[str, Any]:
+def _document(claim: Claim, allocated: AllocatedDevice, place: Place | None) -> dict[str, Any]:
     """Return a request's metadata without devices, in the form that all API versions have.
 
     Node and address of rank 0 are annotations, because they may be longer than the 64 bytes of an attribute.
@@ -158,17 +158,19 @@ def _document(claim: Claim, result: AllocatedDevice, place: Place | None) -> dic
     return {
         "metadata": about | ({"annotations": notes} if notes else {}),
         **({"podClaimName": claim.pod_claim} if _LABEL.fullmatch(claim.pod_claim) else {}),
-        "requests": [{"name": result.request, "devices": []}],
+        "requests": [{"name": allocated.request, "devices": []}],
     }
 
 
 def _described(
-    claim: Claim, result: AllocatedDevice, device: PreparedDevice, node: Node, place: Place | None, version: str
+    claim: Claim, allocated: AllocatedDevice, device: PreparedDevice, node: Node, place: Place | None, version: str
 ) -> dict[str, Any]:
     """Return a device: the attributes that its node publishes for it now, and those of `JOB`."""
-    published = devices.named(node, result.device, driver_version=version) or partitions.named(node, result.device)
+    published = devices.named(node, allocated.device, driver_version=version)
+    if published is None:
+        published = partitions.named(node, allocated.device)
     values = dict(published.attributes) if published is not None else {}
-    neuron_settings = config.effective(claim.configs, result.request).neuron
+    neuron_settings = config.effective(claim.configs, allocated.request).neuron
     lnc: int | None
     if neuron_settings:
         lnc = neuron_settings.logical_neuron_core

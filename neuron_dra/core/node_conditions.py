@@ -33,8 +33,8 @@ class FaultCondition:
 
     def holds(self, condition: Mapping[str, Any]) -> bool:
         """Return True if this condition of a Node, of the same type, means a fault."""
-        same = condition.get("status") == self.status
-        return same and str(condition.get("reason") or "").startswith(self.reason)
+        has_status = condition.get("status") == self.status
+        return has_status and str(condition.get("reason") or "").startswith(self.reason)
 
 
 def parse(text: str) -> tuple[FaultCondition, ...]:

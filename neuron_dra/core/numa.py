@@ -32,5 +32,5 @@ def facts(spec: InstanceType) -> NumaFacts:
     """Return what the plugin reads of a node of this type."""
     nodes = numa_nodes(spec)
     efa = dict(zip(spec.efa or (), nodes, strict=False))
-    same = nodes[0] if len(set(nodes)) == 1 and nodes[0] != NONE else None
-    return NumaFacts(tuple(sorted(efa.items())), same)
+    common_node = nodes[0] if len(set(nodes)) == 1 and nodes[0] != NONE else None
+    return NumaFacts(tuple(sorted(efa.items())), common_node)

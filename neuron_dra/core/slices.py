@@ -90,13 +90,13 @@ def layout(devices: Sequence[Wire], position: Mapping[str, int] | None = None) -
     """
     position = position or {}
     fixed: list[list[Wire]] = [[] for _ in range(-(-len(position) // DEVICES_PER_SLICE))]
-    rest: list[Wire] = []
+    unplaced: list[Wire] = []
     for device in devices:
         place = position.get(device["name"])
-        (rest if place is None else fixed[place // DEVICES_PER_SLICE]).append(device)
+        (unplaced if place is None else fixed[place // DEVICES_PER_SLICE]).append(device)
     more = []
-    for start in range(0, len(rest), DEVICES_PER_SLICE):
-        more.append(list(rest[start : start + DEVICES_PER_SLICE]))
+    for start in range(0, len(unplaced), DEVICES_PER_SLICE):
+        more.append(list(unplaced[start : start + DEVICES_PER_SLICE]))
     return [*fixed, *more] or [[]]
 
 
@@ -177,28 +177,28 @@ def diff(
 
     Raises ValueError if `taken` leaves too few names.
     """
-    current_by_name = {current_slice["metadata"]["name"]: current_slice for current_slice in current}
+    current_by_name = {_name(current_slice): current_slice for current_slice in current}
     slice_count = len(_contents(devices, counters, position))
     called = slice_names(pool, slice_count, have=current_by_name, taken=taken)
     desired_slices = desired(pool, devices, generation=0, called=called, counters=counters, position=position)
     generation = max(map(_generation, current), default=0)
-    desired_names = {want["metadata"]["name"] for want in desired_slices}
+    desired_names = {_name(desired_slice) for desired_slice in desired_slices}
     obsolete = []
     for current_slice in current:
-        has_desired_name = current_slice["metadata"]["name"] in desired_names
+        has_desired_name = _name(current_slice) in desired_names
         is_in_pool = current_slice["spec"]["pool"]["name"] == pool.node_name
         if not has_desired_name or not is_in_pool or _generation(current_slice) < generation:
             obsolete.append(current_slice)
     kept_by_name = {name: kept for name, kept in current_by_name.items() if kept not in obsolete}
     matched, missing, changed = [], [], []
-    for want in desired_slices:
-        have = kept_by_name.get(want["metadata"]["name"])
-        if have is None:
-            missing.append(want)
+    for desired_slice in desired_slices:
+        kept_slice = kept_by_name.get(_name(desired_slice))
+        if kept_slice is None:
+            missing.append(desired_slice)
             continue
-        matched.append(want)
-        if not _same(want, have, accepted or {}):
-            changed.append(want)
+        matched.append(desired_slice)
+        if not _same(desired_slice, kept_slice, accepted or {}):
+            changed.append(desired_slice)
     if not obsolete and not missing and len(changed) <= 1:
         target, rewritten = generation, changed
     else:
@@ -208,10 +208,14 @@ def diff(
         rewritten = matched
     return SlicePlan(
         delete=tuple(obsolete),
-        update=tuple(_merged(want, kept_by_name[want["metadata"]["name"]], target) for want in rewritten),
-        create=tuple(_at(want, target) for want in missing),
+        update=tuple(_merged(desired_slice, kept_by_name[_name(desired_slice)], target) for desired_slice in rewritten),
+        create=tuple(_at(desired_slice, target) for desired_slice in missing),
         generation=target,
     )
+
+
+def _name(resource_slice: Wire) -> str:
+    return str(resource_slice["metadata"]["name"])
 
 
 def _generation(resource_slice: Wire) -> int:
@@ -219,31 +223,31 @@ def _generation(resource_slice: Wire) -> int:
     return int(resource_slice["spec"]["pool"].get("generation", 0))
 
 
-def _at(want: Wire, generation: int) -> dict[str, Any]:
+def _at(desired_slice: Wire, generation: int) -> dict[str, Any]:
     """Return the slice with a generation."""
-    spec = dict(want["spec"])
+    spec = dict(desired_slice["spec"])
     spec["pool"] = {**spec["pool"], "generation": generation}
-    return {**want, "spec": spec}
+    return {**desired_slice, "spec": spec}
 
 
-def _merged(want: Wire, have: Wire, generation: int) -> dict[str, Any]:
-    """Return the wanted slice as an update of `have`, guarded by its resourceVersion; times of taints stay."""
-    update = _at(want, generation)
+def _merged(desired_slice: Wire, current_slice: Wire, generation: int) -> dict[str, Any]:
+    """Return the desired slice as an update that its current resourceVersion guards; times of taints stay."""
+    update = _at(desired_slice, generation)
     update["metadata"] = {
-        **want["metadata"],
-        "uid": have["metadata"].get("uid"),
-        "resourceVersion": have["metadata"].get("resourceVersion"),
+        **desired_slice["metadata"],
+        "uid": current_slice["metadata"].get("uid"),
+        "resourceVersion": current_slice["metadata"].get("resourceVersion"),
     }
-    times = _taint_times(have)
+    times = _taint_times(current_slice)
     if times and "devices" in update["spec"]:
         update["spec"]["devices"] = [_with_times(device, times) for device in update["spec"]["devices"]]
     return update
 
 
-def _taint_times(have: Wire) -> dict[tuple[str, str, str, str], str]:
+def _taint_times(current_slice: Wire) -> dict[tuple[str, str, str, str], str]:
     """Return when the API server added the taints of a slice's devices, by taint."""
     times_by_taint = {}
-    for device in have["spec"].get("devices") or ():
+    for device in current_slice["spec"].get("devices") or ():
         for taint in device.get("taints") or ():
             if taint.get("timeAdded"):
                 times_by_taint[_taint_key(device["name"], taint)] = taint["timeAdded"]
@@ -266,17 +270,20 @@ def _with_times(device: Wire, times: Mapping[tuple[str, str, str, str], str]) ->
     return {**device, "taints": taints}
 
 
-def _same(want: Wire, have: Wire, accepted: Mapping[str, tuple[Sequence[Wire], Sequence[Wire]]]) -> bool:
-    """Return True if the slice `have` needs no update to become `want`."""
-    spec, present = want["spec"], have["spec"]
-    owners = have["metadata"].get("ownerReferences") or []
+def _same(
+    desired_slice: Wire, current_slice: Wire, accepted: Mapping[str, tuple[Sequence[Wire], Sequence[Wire]]]
+) -> bool:
+    """Return True if `current_slice` needs no update to become `desired_slice`."""
+    spec, present = desired_slice["spec"], current_slice["spec"]
+    owner_uids = [owner.get("uid") for owner in current_slice["metadata"].get("ownerReferences") or []]
+    desired_owner_uids = [owner["uid"] for owner in desired_slice["metadata"]["ownerReferences"]]
     devices = spec.get("devices") or []
-    sent_and_stored = accepted.get(want["metadata"]["name"])
+    sent_and_stored = accepted.get(_name(desired_slice))
     if sent_and_stored and _comparable(sent_and_stored[0]) == _comparable(devices):
         devices = sent_and_stored[1]
     return (
         present["pool"].get("resourceSliceCount") == spec["pool"]["resourceSliceCount"]
-        and [owner.get("uid") for owner in owners] == [owner["uid"] for owner in want["metadata"]["ownerReferences"]]
+        and owner_uids == desired_owner_uids
         and _has_all(_comparable(present.get("devices") or []), _comparable(devices))
         and _has_all(present.get("sharedCounters") or [], spec.get("sharedCounters") or [])
     )

@@ -38,8 +38,8 @@ class KnownTaint:
 
     def is_of(self, key: str, value: str) -> bool:
         """Return whether a taint with this key and value is one of these."""
-        same = key.startswith(self.key) if self.key.endswith("/") else key == self.key
-        return same and self.value in ("", value)
+        has_key = key.startswith(self.key) if self.key.endswith("/") else key == self.key
+        return has_key and self.value in ("", value)
 
 
 _KUBERNETES: Final = "https://kubernetes.io/docs/reference/labels-annotations-taints/"

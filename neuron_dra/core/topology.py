@@ -259,11 +259,11 @@ def _links(
         )
     links_by_id: dict[int, frozenset[int]] = {}
     for device_id, neighbours in reported_by_id.items():
-        both = set()
+        connected_ids = set()
         for other_id in sorted((neighbours or frozenset()) - {device_id}):
             back = reported_by_id.get(other_id)
             if back is not None and device_id in back:
-                both.add(other_id)
+                connected_ids.add(other_id)
             elif back is not None:
                 findings.append(
                     HardwareFinding(
@@ -275,10 +275,12 @@ def _links(
         if device_id in assumed:
             for other_id in usual(device_id):
                 if other_id in assumed or device_id in (reported_by_id.get(other_id) or ()):
-                    both.add(other_id)
+                    connected_ids.add(other_id)
         else:
-            both |= {other_id for other_id in neighbours or () if other_id in assumed and device_id in usual(other_id)}
-        links_by_id[device_id] = frozenset(both)
+            for other_id in neighbours or ():
+                if other_id in assumed and device_id in usual(other_id):
+                    connected_ids.add(other_id)
+        links_by_id[device_id] = frozenset(connected_ids)
     if spec is not None and spec.links_promised:
         _missing_links(spec, reported_by_id, findings)
     return links_by_id
