@@ -119,10 +119,10 @@ class DemoNode:
         """Wait until the plugin is registered with the kubelet. Raises DemoError with the end of the plugin's log."""
         registration = asyncio.create_task(self._known(timeout_s), name=f"{self.spec.name}: registration")
         ended = asyncio.create_task(self._plugin.ended(), name=f"{self.spec.name}: end of the plugin")
-        done, left = await asyncio.wait((registration, ended), return_when=asyncio.FIRST_COMPLETED)
-        for task in left:
+        done, pending = await asyncio.wait((registration, ended), return_when=asyncio.FIRST_COMPLETED)
+        for task in pending:
             task.cancel()
-        await asyncio.gather(*left, return_exceptions=True)
+        await asyncio.gather(*pending, return_exceptions=True)
         if ended in done:
             raise DemoError(f"the plugin of {self.spec.name} ended with code {ended.result()}: {self.last_words()}")
         if registration.exception() is not None:
@@ -210,16 +210,16 @@ class Cluster:
         await asyncio.gather(*(node.registered(timeout_s) for node in self.nodes.values()))
 
         def all_published(slices: list[Obj]) -> bool:
-            ours = (wire["spec"] for wire in slices if wire["spec"]["driver"] == names.DRIVER)
-            return {spec.get("nodeName") for spec in ours} >= set(self.nodes)
+            neuron_specs = (wire["spec"] for wire in slices if wire["spec"]["driver"] == names.DRIVER)
+            return {spec.get("nodeName") for spec in neuron_specs} >= set(self.nodes)
 
         try:
             await self.api.until("resourceslices", all_published, timeout_s=timeout_s)
         except TimeoutError:
-            have = set()
+            publishing = set()
             for wire in self.api.objects("resourceslices"):
-                have.add(wire["spec"].get("nodeName"))
-            missing = sorted(set(self.nodes) - have)
+                publishing.add(wire["spec"].get("nodeName"))
+            missing = sorted(set(self.nodes) - publishing)
             raise DemoError(f"nothing published by {missing}: {self.nodes[missing[0]].last_words()}") from None
         for node in self.nodes.values():
             if node.spec.efa:

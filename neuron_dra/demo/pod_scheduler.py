@@ -246,9 +246,9 @@ class PodScheduler:
             return
         condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": outcome.message}
         kept = []
-        for c in (pod.get("status") or {}).get("conditions") or ():
-            if c["type"] != "PodScheduled":
-                kept.append(c)
+        for other_condition in conditions:
+            if other_condition["type"] != "PodScheduled":
+                kept.append(other_condition)
         with contextlib.suppress(ApiError):  # the pod may be gone; if not, the next attempt handles it
             await self._client.request(
                 "PATCH",

@@ -72,7 +72,10 @@ class Steps:
         matching_events: list[Obj] = []
 
         def posted(events: list[Obj]) -> bool:
-            matching_events[:] = [e for e in events if e["involvedObject"]["name"] == pod and e["reason"] == reason]
+            matching_events.clear()
+            for event in events:
+                if event["involvedObject"]["name"] == pod and event["reason"] == reason:
+                    matching_events.append(event)
             return bool(matching_events)
 
         await self.until("events", posted, f"the event {reason} of {pod}")
@@ -99,15 +102,15 @@ class Steps:
         try:
             await self._api.until(kind, condition, timeout_s=limit_s)
         except TimeoutError:
-            said = []
+            reasons = []
             for node in self._cluster.nodes.values():
-                said += node.agent.failures
-            said += [f"{pod} waits: {outcome.message}" for pod, outcome in self._scheduler.waiting.items()]
+                reasons += node.agent.failures
+            reasons += [f"{pod} waits: {outcome.message}" for pod, outcome in self._scheduler.waiting.items()]
             for workload in self._api.objects(WORKLOADS):
-                said.append(f"{workload['metadata']['name']}: {status_text(workload)[1]}")
+                reasons.append(f"{workload['metadata']['name']}: {status_text(workload)[1]}")
             why = "see the plugins' logs (neuron-dra demo --keep)"
-            if said:
-                why = said[-1]
+            if reasons:
+                why = reasons[-1]
             raise DemoError(f"waited {limit_s:g} s for {what}: {why}") from None
 
     def claim_of(self, pod: str, *, missing_ok: bool = False) -> Obj:

@@ -65,9 +65,10 @@ class Story(Steps):
         rows: list[tuple[str, str, str, str]] = []
         for spec in NODES:
             devices: dict[str, list[Obj]] = {names.DRIVER: []}  # by driver, the Neuron devices first
-            for w in self._api.objects("resourceslices"):
-                if w["spec"].get("nodeName") == spec.name:
-                    devices.setdefault(w["spec"]["driver"], []).extend(w["spec"].get("devices") or ())
+            for resource_slice in self._api.objects("resourceslices"):
+                if resource_slice["spec"].get("nodeName") == spec.name:
+                    driver = resource_slice["spec"]["driver"]
+                    devices.setdefault(driver, []).extend(resource_slice["spec"].get("devices") or ())
             what = " + ".join(published(driver, of_driver) for driver, of_driver in devices.items())
             row = (spec.name, spec.instance_type, spec.driver_version, what)
             if rows and spec.ultraserver_node and rows[-1][1:] == row[1:]:
@@ -102,18 +103,18 @@ class Story(Steps):
     def _row(self, example: str, pod: str) -> tuple[str, ...]:
         node, container = self._cluster.container(pod)
         env = container.env
-        said = []
+        settings = []
         if "NEURON_LOGICAL_NC_CONFIG" in env:
-            said.append(f"LNC {env['NEURON_LOGICAL_NC_CONFIG']}")
+            settings.append(f"LNC {env['NEURON_LOGICAL_NC_CONFIG']}")
         if "NEURON_RT_ULTRASERVER_MODE" in env:
-            said.append(f"mode {env['NEURON_RT_ULTRASERVER_MODE']}, node {env['NEURON_RT_ULTRASERVER_NODE_ID']}")
+            settings.append(f"mode {env['NEURON_RT_ULTRASERVER_MODE']}, node {env['NEURON_RT_ULTRASERVER_NODE_ID']}")
         results = self._results(self.claim_of(pod))
         others = []
         for result in results:
             if result["driver"] != names.DRIVER:
                 others.append(result["driver"])
         devices = ranges(_ids(_files(container))) + (f" + {len(others)} EFA" if others else "")
-        return example, pod, node, devices, ", ".join(said)
+        return example, pod, node, devices, ", ".join(settings)
 
     def _detail(self, pod: str) -> list[tuple[str, str, str]]:
         node, container = self._cluster.container(pod)
@@ -175,10 +176,10 @@ class Story(Steps):
         message = await self.waiting("pod4")
         why = self.why("pod4", "trn2-a")
         columns.append(("pod0 to pod3 run", self._held("trn2-a")))
-        left = time.monotonic()
+        deleted_at = time.monotonic()
         await self.leave("pod2", until_gone=False)
         await self.running("pod4")
-        took_ms = 1000 * (time.monotonic() - left)
+        took_ms = 1000 * (time.monotonic() - deleted_at)
         columns.append(("pod2 was deleted", self._held("trn2-a")))
         view.maps(columns)
         view.refusal("pod4", "Pending", [message, *why])
@@ -193,9 +194,9 @@ class Story(Steps):
 
     def _devices_of(self, pod: str, node: str) -> list[int]:
         device_names = []
-        for r in self._results(self.claim_of(pod, missing_ok=True)):
-            if r["pool"] == node:
-                device_names.append(r["device"])
+        for result in self._results(self.claim_of(pod, missing_ok=True)):
+            if result["pool"] == node:
+                device_names.append(result["device"])
         device_ids = []
         for name in device_names:
             if name.startswith(names.DEVICE_PREFIX):

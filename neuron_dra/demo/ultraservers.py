@@ -48,7 +48,7 @@ class UltraServers(Steps):
         moments.append(("it is deleted: pods evicted, nodes free", self._map()))
         await self._reserve([_pairs(job)], pods[:6])
         moments.append(("again, with 3 groups of 2 nodes", self._map()))
-        said, moved_ms, kept = await self._lose(pods)
+        messages, moved_ms, kept = await self._lose(pods)
         moments.append((f"{LOST} is lost: its group moves", self._map(gone=LOST)))
         view.ranks(tuple(SERVERS), moments)
         view.line("Numbers are ranks, a node's place in its job. A dot is a node without a reservation.", "dim")
@@ -60,7 +60,7 @@ class UltraServers(Steps):
         view.line(f"  {refusal}")
         view.blank()
         view.line(f"Then {LOST} failed, and its Node was deleted. The job's status from then on:")
-        view.table(("", ""), [(f"  {when:.0f} ms".rjust(9), text) for when, text in said])
+        view.table(("", ""), [(f"  {when:.0f} ms".rjust(9), text) for when, text in messages])
         view.line(
             f"Ranks 2 and 3 run on us2-2 and us2-3 after {moved_ms:.0f} ms; {kept} other pods kept running.",
             "green",
@@ -108,7 +108,7 @@ class UltraServers(Steps):
         until all pods run again; and how many pods have kept running.
         """
         before = self._uids()
-        said: list[tuple[float, str]] = []
+        messages: list[tuple[float, str]] = []
         reported_parts: set[str] = set()
         await self._cluster.nodes[LOST].lose()
         started = time.monotonic()
@@ -119,20 +119,20 @@ class UltraServers(Steps):
             new = [part for part in text.split("; ") if part not in reported_parts]
             if new:
                 reported_parts.update(new)
-                said.append((1000 * (time.monotonic() - started), "; ".join(new)))
+                messages.append((1000 * (time.monotonic() - started), "; ".join(new)))
             return state == "Allocated" and LOST not in self._ranks()
 
         reported_parts.update(status_text(self._api.objects(WORKLOADS)[0])[1].split("; "))
         await self.until(WORKLOADS, whole, "the group to move")
-        said.append((1000 * (time.monotonic() - started), status_text(self._api.objects(WORKLOADS)[0])[1]))
-        left = {pod["metadata"]["name"] for pod in self._api.objects("pods", "default")}
-        again = [pod for pod in pods[:6] if pod["metadata"]["name"] not in left]
+        messages.append((1000 * (time.monotonic() - started), status_text(self._api.objects(WORKLOADS)[0])[1]))
+        remaining_names = {pod["metadata"]["name"] for pod in self._api.objects("pods", "default")}
+        again = [pod for pod in pods[:6] if pod["metadata"]["name"] not in remaining_names]
         for number, pod in enumerate(again):  # a Deployment replaces the pods that are gone
             pod["metadata"]["name"] = f"my-training-workload-{len(pods) + number}"
         self.apply(again)
         await self.running(*(pod["metadata"]["name"] for pod in again))
         moved_ms = 1000 * (time.monotonic() - started)
-        return said, moved_ms, len(before & self._uids())
+        return messages, moved_ms, len(before & self._uids())
 
     # What there is
 
@@ -142,8 +142,8 @@ class UltraServers(Steps):
     def _ranks(self) -> dict[str, int]:
         """Return the rank of every reserved node, by name."""
         rank_by_node = {}
-        for item in self._api.objects("neuronultraservers"):
-            for allocation in decode_allocations(item):
+        for ultraserver in self._api.objects("neuronultraservers"):
+            for allocation in decode_allocations(ultraserver):
                 if allocation.phase is not Phase.DRAINING:
                     for node in allocation.nodes:
                         rank_by_node[node] = allocation.rank(node)

@@ -66,11 +66,11 @@ def fleet(views: Sequence[NodeView], missing: Mapping[str, Mapping[int, str]] | 
     limit = WIDE if len(views) > MANY_NODES else WIDTH
     legend = Legend()
     pictures = [picture.draw(view, legend) for view in views]
-    gone = missing or {}
-    y = _states(canvas, pictures, MARGIN + 44.0, limit, any_gone=any(gone.values())) + LINE
+    missing_by_ultraserver = missing or {}
+    y = _states(canvas, pictures, MARGIN + 44.0, limit, any_gone=any(missing_by_ultraserver.values())) + LINE
     for kind in sorted({view.type for view in views}):
         pictures_of_type = [node_picture for node_picture in pictures if node_picture.node.type == kind]
-        tiles = sorted(_tiles(pictures_of_type, gone), key=lambda tile: not _wrong(tile))
+        tiles = sorted(_tiles(pictures_of_type, missing_by_ultraserver), key=lambda tile: not _wrong(tile))
         canvas.text(MARGIN, y, "; ".join(filter(None, [_heading(kind, pictures_of_type), _broken(tiles)])))
         y = _rows(canvas, tiles, y + 14, limit) + 30
     return canvas.done(title)

@@ -70,25 +70,25 @@ def _short(number: int) -> str:
 def _class(world: World, nodes: dict[str, NodeView], user: DeviceUser, other_user: DeviceUser) -> str:
     order = list(MEANINGS)
     classes = set()
-    for a, first in user.devices:
-        for b, second in other_user.devices:
-            classes.add(_between(world, nodes[a], first, nodes[b], second))
+    for node_name, device in user.devices:
+        for other_node_name, other_device in other_user.devices:
+            classes.add(_between(world, nodes[node_name], device, nodes[other_node_name], other_device))
     return min(classes, key=order.index)
 
 
-def _between(world: World, a: NodeView, first: int | None, b: NodeView, second: int | None) -> str:
-    if a.name == b.name:
-        if a.spec is None or first is None or second is None:
+def _between(world: World, node: NodeView, device: int | None, other_node: NodeView, other_device: int | None) -> str:
+    if node.name == other_node.name:
+        if node.spec is None or device is None or other_device is None:
             return "N"
-        if a.spec.shape == "switch":
+        if node.spec.shape == "switch":
             return "NS"
-        hops = distances(a.spec.links, first).get(second)
+        hops = distances(node.spec.links, device).get(other_device)
         if hops is not None:
             return f"NL{min(max(hops, 1), 4)}"
         return "N"
-    if a.ultraserver and a.ultraserver == b.ultraserver:
-        return _in_ultraserver(a, b)
-    labels = [world.nodes[node.name]["metadata"].get("labels") or {} for node in (a, b)]
+    if node.ultraserver and node.ultraserver == other_node.ultraserver:
+        return _in_ultraserver(node, other_node)
+    labels = [world.nodes[view.name]["metadata"].get("labels") or {} for view in (node, other_node)]
     for layer in (3, 2, 1):
         values = {node_labels.get(names.NETWORK_LAYER_LABELS[layer - 1]) for node_labels in labels}
         if len(values) == 1 and None not in values:
@@ -96,13 +96,13 @@ def _between(world: World, a: NodeView, first: int | None, b: NodeView, second: 
     return "-"
 
 
-def _in_ultraserver(a: NodeView, b: NodeView) -> str:
-    if a.spec is not None and a.spec.shape == "switch":
+def _in_ultraserver(node: NodeView, other_node: NodeView) -> str:
+    if node.spec is not None and node.spec.shape == "switch":
         return "NS"
-    pair = {a.position, b.position}
+    pair = {node.position, other_node.position}
     for way, letter in (("vertical", "V"), ("horizontal", "H")):
         if any(pair == set(linked_positions) for linked_positions in PAIRS[way]):
-            if getattr(a, way) and getattr(b, way):
+            if getattr(node, way) and getattr(other_node, way):
                 return letter
             return "-"
     return "VH"
@@ -113,9 +113,9 @@ def distances(links: tuple[tuple[int, ...], ...], start: int) -> dict[int, int]:
     """Return the number of links between a device and each other one."""
     hops_by_device, queue = {start: 0}, deque([start])
     while queue:
-        here = queue.popleft()
-        for there in links[here] if here < len(links) else ():
-            if there not in hops_by_device:
-                hops_by_device[there] = hops_by_device[here] + 1
-                queue.append(there)
+        device = queue.popleft()
+        for neighbor in links[device] if device < len(links) else ():
+            if neighbor not in hops_by_device:
+                hops_by_device[neighbor] = hops_by_device[device] + 1
+                queue.append(neighbor)
     return hops_by_device

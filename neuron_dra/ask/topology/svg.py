@@ -151,10 +151,10 @@ def ultraserver(name: str, views: Sequence[NodeView], missing: Mapping[int, str]
         canvas.text(x, y + size + 34 if below else y + 6, f"{name} (node {node_picture.node.position})")
         canvas.box(x - 8, y + 14, size, size, "node")
         _devices(canvas, node_picture, x + 6, y + 26, step, 32, links=False)
-    for position, gone in missing.items():
+    for position, node_name in missing.items():
         x, y = places[position]
         below = square and y > top
-        canvas.text(x, y + size + 34 if below else y + 6, f"{picture.short(gone)} (node {position})".lstrip())
+        canvas.text(x, y + size + 34 if below else y + 6, f"{picture.short(node_name)} (node {position})".lstrip())
         canvas.box(x - 8, y + 14, size, size, "gone", f"node {position} is missing")
         canvas.text(x - 8 + size / 2, y + 14 + size / 2, "missing", "number")
     if not square:

@@ -48,7 +48,8 @@ def ultraserver(
             out.append(f"  {node_picture.node.name} (node {node_picture.node.position})")
             out += [*(f"    {line}" for line in _grid(node_picture)), ""]
     if missing and not picture.square(views):
-        out += [f"  {gone} (node {position}): missing".replace("   (", "  (") for position, gone in missing.items()]
+        for position, node_name in missing.items():
+            out.append(f"  {node_name} (node {position}): missing".replace("   (", "  ("))
     out += _links(views)
     out += _legend(list(pictures.values()), legend)
     return out + _matrix(world, views, wide=wide)

@@ -123,22 +123,22 @@ class KeptRows:
             node_rows["holders", key] = row
         return node_rows | _wrong(faults.all_of_node(world, view, slices_seen="ResourceSlice" not in missing))
 
-    def _server(self, world: World, name: str, item: Any, views: Mapping[str, NodeView | None]) -> Part:
+    def _server(self, world: World, name: str, server_object: Any, views: Mapping[str, NodeView | None]) -> Part:
         """Return the rows of an UltraServer; none if no node publishes it any more."""
         members = faults.members(world, name, views)
         if not members:
             return {}
         self.computed += 1
-        server_rows: Part = {("servers", name): rows.server(members, faults.missing(members, item))}
-        return server_rows | _wrong(faults.of_ultraserver(name, members, item))
+        server_rows: Part = {("servers", name): rows.server(members, faults.missing(members, server_object))}
+        return server_rows | _wrong(faults.of_ultraserver(name, members, server_object))
 
     def _replace(self, patch: Patch, whose: tuple[str, str], new: Part) -> None:
         """Keep the rows of a node or an UltraServer, and note what is new and what is gone."""
         old = self._parts.pop(whose, {})
         if new:
             self._parts[whose] = new
-        gone = old.keys() - new.keys()
-        for section, key in gone:
+        removed_keys = old.keys() - new.keys()
+        for section, key in removed_keys:
             if section != "shapes":  # other nodes have the same one
                 patch.rows.setdefault(section, {})[key] = None
         for (section, key), row in new.items():

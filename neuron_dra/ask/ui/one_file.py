@@ -34,8 +34,8 @@ def page(snapshot: Snapshot, name: str, files: Mapping[str, bytes], start: str =
     about = {}
     for kind, namespace, thing in itertools.islice(_asked(rows), ANSWERED):
         about[f"{kind}/{namespace}/{thing}"] = board.about(kind, namespace, thing)
-    data = {"rows": msgspec.Raw(table.since(0)), "about": about, "start": start}
-    return _html(files, encoded(data).decode())
+    embedded = {"rows": msgspec.Raw(table.since(0)), "about": about, "start": start}
+    return _html(files, encoded(embedded).decode())
 
 
 def _asked(rows: Rows) -> Iterator[tuple[str, str, str]]:

@@ -113,10 +113,10 @@ def holders_of(nodes: Sequence[NodeView]) -> dict[str, Any]:
 def waiting(pods: Sequence[Wire]) -> dict[str, Any]:
     """Return the pods that wait, equal ones together, in order."""
     waiting_rows = {}
-    for number, same in enumerate(status_text.alike(pods)):
-        meta = same[0]["metadata"]
+    for number, equal_pods in enumerate(status_text.alike(pods)):
+        meta = equal_pods[0]["metadata"]
         namespace = str(meta.get("namespace") or "default")
-        names = [str(pod["metadata"]["name"]) for pod in same]
+        names = [str(pod["metadata"]["name"]) for pod in equal_pods]
         waiting_rows[f"{namespace}/{names[0]}"] = {
             "order": number,
             "namespace": namespace,
@@ -131,8 +131,8 @@ def stuck_pods(world: World) -> dict[str, Any]:
     stuck_rows = {}
     for pod in stuck.stuck(world, ""):
         namespace, _, name = pod.name.partition("/")
-        item = world.snapshot.get("Pod", name, namespace) or {}
-        since = str((item.get("metadata") or {}).get("creationTimestamp") or "")
+        pod_object = world.snapshot.get("Pod", name, namespace) or {}
+        since = str((pod_object.get("metadata") or {}).get("creationTimestamp") or "")
         stuck_rows[pod.name] = {"namespace": namespace, "pod": name, "node": pod.node, "text": pod.text, "since": since}
     return stuck_rows
 
@@ -146,17 +146,17 @@ def workloads(world: World) -> dict[str, Any]:
         for slot in ultraserver.decode_allocations(server):
             slots.setdefault(slot.workload, []).append((name, slot))
     workload_rows = {}
-    for item in world.snapshot.all("NeuronUltraServerWorkload"):
-        workload = WorkloadView.of(item)
+    for workload_object in world.snapshot.all("NeuronUltraServerWorkload"):
+        workload = WorkloadView.of(workload_object)
         namespace = workload.metadata.namespace or "default"
         if namespace == NAMESPACE:
             continue  # a test is nobody's
         key = f"{namespace}/{workload.metadata.name}"
-        workload_rows[key] = _workload(workload, item, slots.get(key, ()))
+        workload_rows[key] = _workload(workload, workload_object, slots.get(key, ()))
     return workload_rows
 
 
-def _workload(workload: WorkloadView, item: Wire, slots: Sequence[tuple[str, Allocation]]) -> dict[str, Any]:
+def _workload(workload: WorkloadView, workload_object: Wire, slots: Sequence[tuple[str, Allocation]]) -> dict[str, Any]:
     spec, status = workload.spec, workload.status
     wait = workload_status.wait(workload)
     ranks = []
@@ -174,7 +174,7 @@ def _workload(workload: WorkloadView, item: Wire, slots: Sequence[tuple[str, All
         "each": spec.topology_size,
         "groups": len(slots),
         "servers": sorted({name for name, _ in slots}),
-        "since": str(item["metadata"].get("creationTimestamp") or ""),
+        "since": str(workload_object["metadata"].get("creationTimestamp") or ""),
         "ranks": sorted(ranks),
         "conditions": _conditions(status.conditions),
     }
@@ -194,9 +194,9 @@ def _conditions(conditions: Sequence[ConditionView]) -> list[dict[str, str]]:
     return wire_conditions
 
 
-def node_object(item: Wire, view: NodeView) -> Mapping[str, Any]:
+def node_object(node_wire: Wire, view: NodeView) -> Mapping[str, Any]:
     """Return the age of a node, the versions of its programs, its taints and its conditions."""
-    node = KubeNodeView.of(item)
+    node = KubeNodeView.of(node_wire)
     published = view.devices[0].attributes if view.devices else {}
     texts = [str(next(iter((published.get(name) or {"": ""}).values()))) for _, name in _VERSIONS]
     versions = [(title, text or "unknown") for (title, _), text in zip(_VERSIONS, texts, strict=True)]

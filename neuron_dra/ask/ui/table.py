@@ -66,11 +66,11 @@ class Table:
                 after[key] = versioned_row
             else:
                 after[key] = (version, text)
-        gone = before.keys() - after.keys()
-        for key in gone:
+        removed_keys = before.keys() - after.keys()
+        for key in removed_keys:
             self._note_gone(version, section, key)
         self._rows[section] = after
-        return bool(gone) or any(versioned_row is not before.get(key) for key, versioned_row in after.items())
+        return bool(removed_keys) or any(versioned_row is not before.get(key) for key, versioned_row in after.items())
 
     def _put_some(self, section: str, some: Mapping[str, Any], version: int) -> bool:
         rows_by_key = self._rows.setdefault(section, {})
@@ -105,9 +105,9 @@ class Table:
             new = {key: msgspec.Raw(text) for key, (when, text) in rows.items() if when > least}
             if new:
                 changed[section] = new
-        gone: dict[str, list[str]] = {}
+        removed_by_section: dict[str, list[str]] = {}
         for when, section, key in () if whole else self._gone:
             if when > least and key not in self._rows[section]:
-                gone.setdefault(section, []).append(key)
-        line = {"version": self.version, "whole": whole, "set": changed, "gone": gone}
+                removed_by_section.setdefault(section, []).append(key)
+        line = {"version": self.version, "whole": whole, "set": changed, "gone": removed_by_section}
         return encoded(line) + b"\n"

@@ -35,30 +35,30 @@ def by(before: World, after: World, keys: Set[Key]) -> Touched:
     servers: set[str] = set()
     for world in (before, after):
         for key in keys:
-            item = world.snapshot.objects.get(key)
-            if item is not None:
-                nodes.update(_nodes(world, key[0], item))
-                servers.update(_servers(key[0], item))
+            changed_object = world.snapshot.objects.get(key)
+            if changed_object is not None:
+                nodes.update(_nodes(world, key[0], changed_object))
+                servers.update(_servers(key[0], changed_object))
     # A slice, or a pool, that names no node may be any node's.
     if "" in nodes:
         return EVERYTHING
     return Touched(frozenset(nodes), frozenset(servers), kinds)
 
 
-def _nodes(world: World, kind: str, item: Wire) -> Iterator[str]:
+def _nodes(world: World, kind: str, changed_object: Wire) -> Iterator[str]:
     """Yield the names of the nodes that an object has to do with; empty for any node."""
     if kind == "Node":
-        yield item["metadata"]["name"]
+        yield changed_object["metadata"]["name"]
     elif kind == "ResourceSlice":
-        yield item["spec"].get("nodeName") or ""
-    elif kind == "NeuronUltraServer" and UltraServerView.of(item).is_spare:
-        yield from UltraServerView.of(item).nodes
+        yield changed_object["spec"].get("nodeName") or ""
+    elif kind == "NeuronUltraServer" and UltraServerView.of(changed_object).is_spare:
+        yield from UltraServerView.of(changed_object).nodes
     elif kind == "ResourceClaim":
-        yield from _of_claim(world, item)
-    elif kind == "Pod" and users.group_of(item):
+        yield from _of_claim(world, changed_object)
+    elif kind == "Pod" and users.group_of(changed_object):
         # The pods of a PodGroup are named as the holders of its claims.
         for claim in world.snapshot.all("ResourceClaim"):
-            if users.group_of(item) in users.groups(claim):
+            if users.group_of(changed_object) in users.groups(claim):
                 yield from _of_claim(world, claim)
 
 
@@ -68,6 +68,6 @@ def _of_claim(world: World, claim: Wire) -> Iterator[str]:
         yield from world.inventory.homes(driver, pool)
 
 
-def _servers(kind: str, item: Wire) -> Iterator[str]:
+def _servers(kind: str, changed_object: Wire) -> Iterator[str]:
     if kind == "NeuronUltraServer":
-        yield str((item.get("status") or {}).get("ultraserverId") or item["metadata"]["name"])
+        yield str((changed_object.get("status") or {}).get("ultraserverId") or changed_object["metadata"]["name"])
