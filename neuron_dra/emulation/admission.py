@@ -79,7 +79,7 @@ def _plain(value: Any) -> Any:
 
 def admit(
     policies: list[Obj],
-    item: Obj,
+    obj: Obj,
     namespace: Obj,
     *,
     old: Obj | None = None,
@@ -91,35 +91,35 @@ def admit(
 
     `node` is that of the user's pod, as the token from its kubelet has it.
     """
-    item = _with_requests(copy.deepcopy(item))
+    obj = _with_requests(copy.deepcopy(obj))
     old = old and _with_requests(copy.deepcopy(old))
     extra = {"authentication.kubernetes.io/node-name": [node]} if node else {}
     info = {"username": user, "groups": list(groups), "extra": extra}
     request = {"operation": "UPDATE" if old else "CREATE", "userInfo": info}
     inputs = {"oldObject": old, "namespaceObject": namespace, "request": request}
     for policy in sorted(policies, key=lambda policy: policy["kind"]):  # MutatingAdmissionPolicy before Validating…
-        if not _selected(policy["spec"], item, namespace, old is not None):
+        if not _selected(policy["spec"], obj, namespace, old is not None):
             continue
-        inputs["object"] = item
+        inputs["object"] = obj
         if all(evaluate(condition["expression"], inputs) for condition in policy["spec"]["matchConditions"]):
-            item = _applied(policy["spec"], inputs)
-    return item
+            obj = _applied(policy["spec"], inputs)
+    return obj
 
 
 def _applied(spec: Obj, inputs: dict[str, Any]) -> Obj:
-    item: Obj = inputs["object"]
+    obj: Obj = inputs["object"]
     for mutation in spec.get("mutations", ()):
-        inputs["object"] = item
-        item = copy.deepcopy(item)
+        inputs["object"] = obj
+        obj = copy.deepcopy(obj)
         for patch in evaluate(mutation["jsonPatch"]["expression"], inputs | variables(spec, inputs)):
-            _patch(item, patch)
+            _patch(obj, patch)
     for check in spec.get("validations", ()):
         scope = inputs | variables(spec, inputs)
         if not evaluate(check["expression"], scope):
             raise Denied(
                 evaluate(check["messageExpression"], scope) if "messageExpression" in check else check["message"]
             )
-    return item
+    return obj
 
 
 def variables(spec: Obj, inputs: Mapping[str, Any]) -> Obj:
@@ -130,9 +130,9 @@ def variables(spec: Obj, inputs: Mapping[str, Any]) -> Obj:
     return {"variables": variable_values}
 
 
-def _selected(spec: Obj, item: Obj, namespace: Obj, is_update: bool) -> bool:
+def _selected(spec: Obj, obj: Obj, namespace: Obj, is_update: bool) -> bool:
     constraints = spec["matchConstraints"]
-    resource, operation = f"{item['kind'].lower()}s", "UPDATE" if is_update else "CREATE"
+    resource, operation = f"{obj['kind'].lower()}s", "UPDATE" if is_update else "CREATE"
     labels = namespace["metadata"].get("labels", {})
     return any(
         resource in rule["resources"] and operation in rule["operations"] for rule in constraints["resourceRules"]
@@ -151,19 +151,19 @@ def pod_specs(item: Any) -> Iterator[Obj]:
             yield from pod_specs(value)
 
 
-def _with_requests(item: Obj) -> Obj:
+def _with_requests(obj: Obj) -> Obj:
     """Fill in requests that are not set, as the API server does before admission."""
-    for spec in pod_specs(item):
+    for spec in pod_specs(obj):
         for container in [*spec.get("initContainers", ()), *spec["containers"]]:
             resources = container.get("resources", {})
             if resources.get("limits"):
                 resources["requests"] = {**resources["limits"], **resources.get("requests", {})}
-    return item
+    return obj
 
 
-def _patch(item: Obj, patch: Obj) -> None:
+def _patch(obj: Obj, patch: Obj) -> None:
     *steps, last = [step.replace("~1", "/").replace("~0", "~") for step in patch["path"].split("/")[1:]]
-    at: Any = item
+    at: Any = obj
     for step in steps:
         at = at[int(step)] if isinstance(at, list) else at[step]
     if patch["op"] == "remove":

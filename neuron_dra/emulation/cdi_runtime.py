@@ -104,7 +104,7 @@ class CdiRuntime:
         devices: dict[str, tuple[Path, dict[str, Any], dict[str, Any]]] = {}
         problems: list[str] = []
         for directory in self._directories:
-            here: dict[str, tuple[Path, dict[str, Any], dict[str, Any]]] = {}
+            devices_of_directory: dict[str, tuple[Path, dict[str, Any], dict[str, Any]]] = {}
             conflicts: set[str] = set()
             for path in _spec_files(directory):
                 try:
@@ -114,11 +114,12 @@ class CdiRuntime:
                     continue
                 for device in spec["devices"]:
                     name = f"{spec['kind']}={device['name']}"
-                    if name in here:
+                    if name in devices_of_directory:
                         conflicts.add(name)
-                        problems.append(f'conflicting device "{name}" (specs "{here[name][0]}", "{path}")')
-                    here[name] = path, spec, device
-            devices.update(here)
+                        first_path, _, _ = devices_of_directory[name]
+                        problems.append(f'conflicting device "{name}" (specs "{first_path}", "{path}")')
+                    devices_of_directory[name] = path, spec, device
+            devices.update(devices_of_directory)
             for name in conflicts:
                 devices.pop(name, None)
         return devices, problems

@@ -214,8 +214,8 @@ def _write(args: argparse.Namespace) -> None:
 
 def apply(node: SimulatedNode, what: str, *, up: bool) -> None:
     """Add one `--break` fault, or remove it. Raises NeuronDraError for an invalid one."""
-    kind, _, rest = what.partition(":")
-    parts = [part.strip() for part in rest.split(",") if part.strip()]
+    kind, _, arguments = what.partition(":")
+    parts = [part.strip() for part in arguments.split(",") if part.strip()]
     try:
         if kind == "link":
             device_id, linked_id = map(int, parts)
@@ -223,29 +223,29 @@ def apply(node: SimulatedNode, what: str, *, up: bool) -> None:
         elif kind == "busy" and not parts:
             node.busy(not up)
         elif kind == "modes":
-            node.set_modes(rest)
+            node.set_modes(arguments)
         else:
             _apply_to_device(node, kind, int(parts[0]), parts[1:], up=up)
     except (ValueError, IndexError):
         raise SettingsError(f"{what!r} is not one of: {WHAT}") from None
 
 
-def _apply_to_device(node: SimulatedNode, kind: str, device_id: int, rest: list[str], *, up: bool) -> None:
-    if kind == "device" and not rest:
+def _apply_to_device(node: SimulatedNode, kind: str, device_id: int, arguments: list[str], *, up: bool) -> None:
+    if kind == "device" and not arguments:
         node.restore_device(device_id) if up else node.remove_device(device_id)
-    elif kind == "file" and not rest:
+    elif kind == "file" and not arguments:
         node.restore_device(device_id) if up else node.remove_device_file(device_id)
-    elif kind == "ecc" and len(rest) <= 1:
-        counter = rest[0] if rest else "mem_ecc_uncorrected"
+    elif kind == "ecc" and len(arguments) <= 1:
+        counter = arguments[0] if arguments else "mem_ecc_uncorrected"
         node.add_ecc(device_id, counter, -(2**31) if up else 1)
-    elif kind in ("firmware", "ones") and not rest:
+    elif kind in ("firmware", "ones") and not arguments:
         node.start_firmware(device_id) if up else node.stop_firmware(device_id, all_ones=kind == "ones")
-    elif kind == "reset" and not rest:
+    elif kind == "reset" and not arguments:
         node.set_reset_state(device_id, 1 if up else 2)
-    elif kind == "components" and (rest or up):
-        node.set_unhealthy_components(device_id, "" if up else ",".join(rest))
-    elif kind == "hang" and len(rest) <= 1:
-        path = node.device_path(device_id, rest[0] if rest else "core_count")
+    elif kind == "components" and (arguments or up):
+        node.set_unhealthy_components(device_id, "" if up else ",".join(arguments))
+    elif kind == "hang" and len(arguments) <= 1:
+        path = node.device_path(device_id, arguments[0] if arguments else "core_count")
         hanging.release(path) if up else hanging.hang(path)
     else:
         raise ValueError(kind)

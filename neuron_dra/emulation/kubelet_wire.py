@@ -149,17 +149,17 @@ def _device_of(device: Any) -> KubeletDevice:
 
 
 def _presence(message: Any) -> set[str]:
-    return {entry.name for entry in message.DESCRIPTOR.fields}
+    return {field.name for field in message.DESCRIPTOR.fields}
 
 
-def health_of(messages: Any, entry: Any) -> ReportedHealth:
+def health_of(messages: Any, device_health: Any) -> ReportedHealth:
     return ReportedHealth(
-        pool_name=entry.device.pool_name,
-        device_name=entry.device.device_name,
-        health=messages.HealthStatus.Name(entry.health),
-        last_updated_s=entry.last_updated_time,
-        timeout_s=entry.health_check_timeout_seconds,
-        message=entry.message,
+        pool_name=device_health.device.pool_name,
+        device_name=device_health.device.device_name,
+        health=messages.HealthStatus.Name(device_health.health),
+        last_updated_s=device_health.last_updated_time,
+        timeout_s=device_health.health_check_timeout_seconds,
+        message=device_health.message,
     )
 
 

@@ -63,10 +63,10 @@ class NodeClient:
         content = "application/json"
         if method == "PATCH":
             content = "application/merge-patch+json"
-        data = None if body is None else msgspec.json.encode(body)
+        encoded_body = None if body is None else msgspec.json.encode(body)
         timeout = aiohttp.ClientTimeout(total=10)
         async with self._open_session().request(
-            method, path, data=data, params=params, headers={"Content-Type": content}, timeout=timeout
+            method, path, data=encoded_body, params=params, headers={"Content-Type": content}, timeout=timeout
         ) as response:
             raw = await response.read()
             if response.status >= 300:

@@ -130,10 +130,10 @@ class PodResources:
             for claim_status in (pod.get("status") or {}).get("resourceClaimStatuses") or []
         }
         dynamic_resources: list[pb.DynamicResource] = []
-        for entry in pod["spec"].get("resourceClaims") or []:
-            if entry["name"] not in requested_names or not self.lists_claims:
+        for pod_claim in pod["spec"].get("resourceClaims") or []:
+            if pod_claim["name"] not in requested_names or not self.lists_claims:
                 continue
-            name = entry.get("resourceClaimName") or generated_names.get(entry["name"])
+            name = pod_claim.get("resourceClaimName") or generated_names.get(pod_claim["name"])
             devices = self._runs.prepared(pod["metadata"]["namespace"], name) if name else None
             if name is None or devices is None:
                 return []

@@ -268,7 +268,7 @@ class ScriptedKubelet:
         stream = stub(instance.channel).NodeWatchResources(messages.NodeWatchResourcesRequest())
         try:
             async for message in stream:
-                yield [health_of(messages, entry) for entry in message.devices]
+                yield [health_of(messages, device_health) for device_health in message.devices]
         except grpc.aio.AioRpcError as error:
             raise KubeletError(f"NodeWatchResources: {error_words(error)}") from error
         finally:
@@ -304,13 +304,13 @@ class ScriptedKubelet:
         drivers = {instance.registration.driver for instance in self._instances}
         if not driver and len(drivers) == 1:
             driver = drivers.pop()
-        mine = []
+        instances = []
         for instance in self._instances:
             if instance.registration.driver == driver:
-                mine.append(instance)
-        if not mine:
+                instances.append(instance)
+        if not instances:
             raise KubeletError(f"DRA driver {driver} is not registered" if driver else "DRA driver name is empty")
-        return next((instance for instance in reversed(mine) if instance.connected), mine[-1])
+        return next((instance for instance in reversed(instances) if instance.connected), instances[-1])
 
     # The registry
 

@@ -134,7 +134,7 @@ class ScriptedNode:
 
     async def stop(self) -> None:
         """Stop watching pods; their containers keep running."""
-        tasks = [task for task in (self._follower, *(w.task for w in self._workers.values())) if task]
+        tasks = [task for task in (self._follower, *(worker.task for worker in self._workers.values())) if task]
         self._follower = None
         for task in tasks:
             task.cancel()
@@ -267,8 +267,8 @@ class ScriptedNode:
         containers = {}
         for container in [*(pod["spec"].get("initContainers") or []), *pod["spec"]["containers"]]:
             env = {}
-            for entry in container.get("env") or []:
-                env[entry["name"]] = entry.get("value", "")
+            for variable in container.get("env") or []:
+                env[variable["name"]] = variable.get("value", "")
             ids: list[str] = []
             for claim_request in (container.get("resources") or {}).get("claims") or []:
                 if claim_request["name"] in claims:
@@ -283,8 +283,8 @@ class ScriptedNode:
         """Prepare a pod's claims; return them by their name in the pod."""
         uid = pod["metadata"]["uid"]
         claims_by_name: dict[str, _CheckpointedClaim] = {}
-        for entry in pod["spec"].get("resourceClaims") or []:
-            claims_by_name[entry["name"]] = await self._check(pod, entry)
+        for pod_claim in pod["spec"].get("resourceClaims") or []:
+            claims_by_name[pod_claim["name"]] = await self._check(pod, pod_claim)
         if name := _of_limits(pod).get("resourceClaimName"):
             claims_by_name[_LIMITS] = await self._check(pod, {"name": _LIMITS, "resourceClaimName": name})
         for claim in claims_by_name.values():
@@ -318,24 +318,24 @@ class ScriptedNode:
             claim.prepared = True
         return claims_by_name
 
-    async def _check(self, pod: Pod, entry: Mapping[str, Any]) -> _CheckpointedClaim:
+    async def _check(self, pod: Pod, pod_claim: Mapping[str, Any]) -> _CheckpointedClaim:
         """Read one claim of a pod and check that the pod may use it."""
         meta = pod["metadata"]
-        name = entry.get("resourceClaimName")
+        name = pod_claim.get("resourceClaimName")
         if not name:
             created = pod.get("status", {}).get("resourceClaimStatuses") or []
             for claim_status in created:
-                if claim_status["name"] == entry["name"]:
+                if claim_status["name"] == pod_claim["name"]:
                     name = claim_status.get("resourceClaimName")
                     break
         if not name:
-            raise KubeletError(f'PodResourceClaim "{entry["name"]}": ResourceClaim not created yet')
+            raise KubeletError(f'PodResourceClaim "{pod_claim["name"]}": ResourceClaim not created yet')
         try:
             claim = await self._client.request("GET", f"{_DRA}/namespaces/{meta['namespace']}/resourceclaims/{name}")
         except RefusedError as error:
             raise KubeletError(f"fetch ResourceClaim {name}: {error}") from error
         owners = {owner["uid"] for owner in claim["metadata"].get("ownerReferences") or []}
-        if not entry.get("resourceClaimName") and meta["uid"] not in owners:
+        if not pod_claim.get("resourceClaimName") and meta["uid"] not in owners:
             place = meta["namespace"]
             text = f"ResourceClaim {place}/{name} was not created for Pod {place}/{meta['name']} (pod is not owner)"
             raise KubeletError(text)
@@ -351,8 +351,8 @@ class ScriptedNode:
         pod = worker.pod
         uid = pod["metadata"]["uid"]
         worker.containers = None
-        mine = {key: claim for key, claim in self._claims.items() if uid in claim.pods}
-        last = {key: claim for key, claim in mine.items() if claim.pods == {uid}}
+        claims_of_pod = {key: claim for key, claim in self._claims.items() if uid in claim.pods}
+        last = {key: claim for key, claim in claims_of_pod.items() if claim.pods == {uid}}
         batches: dict[str, list[KubeletClaim]] = {}
         for claim in last.values():
             for driver in claim.drivers:
@@ -361,7 +361,7 @@ class ScriptedNode:
             errors = await self._kubelet.unprepare(refs, driver=driver)
             if error := first_error("NodeUnprepareResources", refs, errors):
                 raise error
-        for key, claim in mine.items():
+        for key, claim in claims_of_pod.items():
             claim.pods.discard(uid)
             if key in last:
                 del self._claims[key]

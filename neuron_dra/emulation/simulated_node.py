@@ -214,7 +214,7 @@ class SimulatedNode:
 
     def device_ids(self) -> list[int]:
         """Return the ids of the devices in the class folder."""
-        names = [entry.name for entry in (self.root / CLASS).iterdir()]
+        names = [path.name for path in (self.root / CLASS).iterdir()]
         ids = []
         for name in names:
             if name.startswith("neuron") and name[6:].isdigit():

@@ -42,8 +42,8 @@ def decode(raw: bytes) -> Any:
         parts += [raw[position:begin], b'"%s%d"' % (_PLACE, len(kept))]
         kept.append(_checked(raw[begin:end]))
         position = end
-    rest = b"".join([*parts, raw[position:]])
-    return _filled(msgspec.json.decode(_as_go_reads(rest)), kept)
+    with_places = b"".join([*parts, raw[position:]])
+    return _filled(msgspec.json.decode(_as_go_reads(with_places)), kept)
 
 
 def copied(value: T) -> T:

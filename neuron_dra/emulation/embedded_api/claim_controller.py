@@ -72,10 +72,11 @@ class ClaimController:
     def _claims_of(self, pod: Obj) -> set[str]:
         """Return the names of a pod's claims, including generated ones that its status does not list."""
         named = set()
-        for entry in (pod.get("spec") or {}).get("resourceClaims") or []:
-            named.add(entry.get("resourceClaimName"))
+        for pod_claim in (pod.get("spec") or {}).get("resourceClaims") or []:
+            named.add(pod_claim.get("resourceClaimName"))
         status = pod.get("status") or {}
-        generated = {entry.get("resourceClaimName") for entry in status.get("resourceClaimStatuses") or []}
+        claim_statuses = status.get("resourceClaimStatuses") or []
+        generated = {claim_status.get("resourceClaimName") for claim_status in claim_statuses}
         of_limits = (status.get("extendedResourceClaimStatus") or {}).get("resourceClaimName")
         return {name for name in {*named, *generated, of_limits} if name}
 
@@ -86,7 +87,7 @@ class ClaimController:
         if pod is None or pod["metadata"].get("deletionTimestamp") or is_done(pod):
             return
         statuses = list((pod.get("status") or {}).get("resourceClaimStatuses") or [])
-        present = {entry["name"] for entry in statuses}
+        present = {claim_status["name"] for claim_status in statuses}
         for claim_entry in (pod.get("spec") or {}).get("resourceClaims") or []:
             template = claim_entry.get("resourceClaimTemplateName")
             if template and claim_entry["name"] not in present:
@@ -143,13 +144,13 @@ class ClaimController:
         if claim is None or not status.get("allocation") or claim["metadata"].get("deletionTimestamp"):
             return
         reserved = status.get("reservedFor") or []
-        if any(entry.get("uid") == meta["uid"] for entry in reserved):
+        if any(consumer.get("uid") == meta["uid"] for consumer in reserved):
             return
         group = (pod["spec"].get("schedulingGroup") or {}).get("podGroupName")
-        if any((entry.get("resource"), entry.get("name")) == ("podgroups", group) for entry in reserved):
+        if any((consumer.get("resource"), consumer.get("name")) == ("podgroups", group) for consumer in reserved):
             return  # it is reserved for all pods of the group
-        mine = {"resource": "pods", "name": meta["name"], "uid": meta["uid"]}
-        self._write_status(claim, {**status, "reservedFor": [*reserved, mine]})
+        pod_reference = {"resource": "pods", "name": meta["name"], "uid": meta["uid"]}
+        self._write_status(claim, {**status, "reservedFor": [*reserved, pod_reference]})
 
     def _warn(self, pod: Obj, reason: str, message: str) -> None:
         meta, events = pod["metadata"], self._store.registry.named("events")
@@ -186,7 +187,7 @@ class ClaimController:
             return
         status = claim.get("status") or {}
         reserved = status.get("reservedFor") or []
-        valid = [entry for entry in reserved if self._still_used(namespace, entry)]
+        valid = [consumer for consumer in reserved if self._still_used(namespace, consumer)]
         protected = DELETE_PROTECTION in (claim["metadata"].get("finalizers") or [])
         released = len(valid) < len(reserved)
         freed = protected and not valid and (released or bool(claim["metadata"].get("deletionTimestamp")))
@@ -201,19 +202,19 @@ class ClaimController:
         if not valid:
             self._delete_generated(claim)
 
-    def _still_used(self, namespace: str, entry: Obj) -> bool:
-        if entry.get("apiGroup") or entry.get("resource") != "pods":
+    def _still_used(self, namespace: str, consumer: Obj) -> bool:
+        if consumer.get("apiGroup") or consumer.get("resource") != "pods":
             return True
-        pod = self._store.find(self._pods, namespace, entry["name"])
-        return pod is not None and pod["metadata"]["uid"] == entry["uid"] and not is_done(pod)
+        pod = self._store.find(self._pods, namespace, consumer["name"])
+        return pod is not None and pod["metadata"]["uid"] == consumer["uid"] and not is_done(pod)
 
     def _unprotect(self, claim: Obj) -> None:
         meta = claim["metadata"]
         finalizers = meta.get("finalizers") or []
         if DELETE_PROTECTION in finalizers:
-            left = [name for name in finalizers if name != DELETE_PROTECTION]
-            changed = {**claim, "metadata": {**meta, "finalizers": left}}
-            if not left:
+            other_finalizers = [name for name in finalizers if name != DELETE_PROTECTION]
+            changed = {**claim, "metadata": {**meta, "finalizers": other_finalizers}}
+            if not other_finalizers:
                 del changed["metadata"]["finalizers"]
             self._store.update(self._claims, meta["namespace"], meta["name"], changed)
 

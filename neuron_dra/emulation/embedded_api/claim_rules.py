@@ -21,8 +21,8 @@ _ADMIN_LABEL = "resource.kubernetes.io/admin-access"
 
 def prepare_claim(obj: Obj, old: Obj | None, now: str) -> None:
     obj["spec"] = _complete(obj.get("spec") or {})
-    for entry in obj.setdefault("status", {}).get("devices") or []:
-        entry.setdefault("conditions", None)  # as Go encodes a nil slice
+    for device_status in obj.setdefault("status", {}).get("devices") or []:
+        device_status.setdefault("conditions", None)  # as Go encodes a nil slice
 
 
 def prepare_template(obj: Obj, old: Obj | None, now: str) -> None:
@@ -185,7 +185,7 @@ def _check_exact(exact: Obj, path: str) -> list[Cause]:
 
 
 def _unsupported(path: str, value: str, supported_values: tuple[str, ...]) -> Cause:
-    listed = ", ".join(f'"{entry}"' for entry in sorted(supported_values))
+    listed = ", ".join(f'"{supported}"' for supported in sorted(supported_values))
     return Cause("FieldValueNotSupported", f'Unsupported value: "{value}": supported values: {listed}', path)
 
 
@@ -252,12 +252,13 @@ def check_status(obj: Obj, old: Obj | None) -> list[Cause]:
         causes.append(forbidden("status.reservedFor", "may not be specified when `allocated` is not set"))
     if len(reserved) > _MOST_CONSUMERS:
         causes.append(too_many("status.reservedFor", len(reserved), _MOST_CONSUMERS))
-    uids = [entry.get("uid") for entry in reserved]
+    uids = [consumer.get("uid") for consumer in reserved]
     for index, uid in enumerate(uids):
         if uid in uids[:index]:
             causes.append(Cause("FieldValueDuplicate", f'Duplicate value: "{uid}"', f"status.reservedFor[{index}].uid"))
     if old is not None and old["metadata"].get("deletionTimestamp"):
-        added = [uid for uid in uids if uid not in {entry.get("uid") for entry in before.get("reservedFor") or []}]
+        old_uids = {consumer.get("uid") for consumer in before.get("reservedFor") or []}
+        added = [uid for uid in uids if uid not in old_uids]
         if added:
             causes.append(
                 forbidden("status.reservedFor", "new entries may not be added while `deletionTimestamp` is set")
@@ -290,15 +291,15 @@ def _check_results(obj: Obj, results: list[Obj]) -> list[Cause]:
 
 
 def _check_device_status(entries: list[Obj], results: list[Obj]) -> list[Cause]:
-    def key(entry: Obj) -> tuple[object, ...]:
-        return tuple(entry.get(field) for field in ("driver", "pool", "device", "shareID"))
+    def key(device: Obj) -> tuple[object, ...]:
+        return tuple(device.get(field) for field in ("driver", "pool", "device", "shareID"))
 
     allocated = {key(result) for result in results}
     causes = []
-    for index, entry in enumerate(entries):
+    for index, device_status in enumerate(entries):
         path = f"status.devices[{index}]"
-        if key(entry) not in allocated:
-            causes.append(invalid(path, str(key(entry)[:3]), "must be an allocated device in the claim"))
-        if "data" in entry and not bodies.is_object(entry["data"]):
+        if key(device_status) not in allocated:
+            causes.append(invalid(path, str(key(device_status)[:3]), "must be an allocated device in the claim"))
+        if "data" in device_status and not bodies.is_object(device_status["data"]):
             causes.append(invalid(f"{path}.data", "<value omitted>", "must be a valid JSON object"))
     return causes

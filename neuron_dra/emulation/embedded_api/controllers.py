@@ -112,13 +112,13 @@ class NamespaceController:
         namespace = self._store.find(self._namespaces, "", name) if name else None
         if namespace is None or not namespace["metadata"].get("deletionTimestamp"):
             return
-        left = 0
+        remaining = 0
         for resource in self._store.registry:
             if resource.namespaced:
                 for obj in self._store.list(resource, str(name)):
-                    _, gone = self._store.delete(resource, str(name), obj["metadata"]["name"])
-                    left += not gone
-        if not left:
+                    _, is_gone = self._store.delete(resource, str(name), obj["metadata"]["name"])
+                    remaining += not is_gone
+        if not remaining:
             self._store.remove(self._namespaces, "", str(name))
 
 

@@ -51,12 +51,13 @@ def check_pod(obj: Obj, old: Obj | None) -> list[Cause]:
             if container.get("name") in [other.get("name") for other in containers[:index]]:
                 causes.append(duplicate(f"{path}.name", container["name"]))
             claim_requests = (container.get("resources") or {}).get("claims") or []
-            for position, entry in enumerate(claim_requests):
+            for position, claim_request in enumerate(claim_requests):
                 where = f"{path}.resources.claims[{position}]"
-                if entry in claim_requests[:position]:
-                    causes.append(duplicate(where, entry.get("name") or ""))
-                elif entry.get("name") not in names:
-                    text = f'Not found: "{entry.get("name")}": must be one of the names in pod.spec.resourceClaims'
+                if claim_request in claim_requests[:position]:
+                    causes.append(duplicate(where, claim_request.get("name") or ""))
+                elif claim_request.get("name") not in names:
+                    rule = "must be one of the names in pod.spec.resourceClaims"
+                    text = f'Not found: "{claim_request.get("name")}": {rule}'
                     causes.append(Cause("FieldValueNotFound", text, where))
     return causes
 

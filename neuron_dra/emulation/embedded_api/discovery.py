@@ -22,7 +22,7 @@ def core_versions() -> Obj:
 def groups(registry: Registry) -> Obj:
     names = dict.fromkeys(resource.group for resource in registry if resource.group)
     api_groups = [group(registry, name) for name in names]
-    return {"kind": "APIGroupList", "apiVersion": "v1", "groups": [entry for entry in api_groups if entry]}
+    return {"kind": "APIGroupList", "apiVersion": "v1", "groups": [api_group for api_group in api_groups if api_group]}
 
 
 def group(registry: Registry, name: str) -> Obj | None:

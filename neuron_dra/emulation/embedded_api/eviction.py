@@ -46,9 +46,9 @@ def evict(store: ObjectStore, namespace: str, name: str, eviction: Obj, *, dry_r
     if running:
         budgets = store.registry.named("poddisruptionbudgets")
         matching = []
-        for b in store.list(budgets, namespace):
-            if by_label_selector(b["spec"].get("selector"))(pod):
-                matching.append(b)
+        for budget in store.list(budgets, namespace):
+            if by_label_selector(budget["spec"].get("selector"))(pod):
+                matching.append(budget)
         if len(matching) > 1:
             text = "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support."
             raise StatusError(500, "InternalError", text)
@@ -119,7 +119,7 @@ def _healthy(pod: Obj) -> bool:
     if pod["metadata"].get("deletionTimestamp"):
         return False
     conditions = (pod.get("status") or {}).get("conditions") or []
-    return any(entry["type"] == "Ready" and entry["status"] == "True" for entry in conditions)
+    return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
 
 
 def _amount(value: int | str, of: int) -> int:

@@ -53,9 +53,9 @@ class Execution:
         names, query = request.match_info, request.query
         command = query.getall("command", [])
         output = await self.run(names["namespace"], names["name"], query.get("container", ""), command)
-        for channel, data in ((1, output.stdout), (2, output.stderr), (3, _status(output.code))):
-            for start in range(0, len(data), _CHUNK):
-                await socket.send_bytes(bytes([channel]) + data[start : start + _CHUNK])
+        for channel, content in ((1, output.stdout), (2, output.stderr), (3, _status(output.code))):
+            for start in range(0, len(content), _CHUNK):
+                await socket.send_bytes(bytes([channel]) + content[start : start + _CHUNK])
         await socket.close()
         return socket
 

@@ -90,11 +90,11 @@ class GarbageCollector:
         if resource_and_object := self._store.find_uid(uid):
             resource, obj = resource_and_object
             meta = obj["metadata"]
-            left = []
+            other_owners = []
             for owner in meta.get("ownerReferences") or []:
                 if owner["uid"] != owner_uid:
-                    left.append(owner)
-            changed = {**obj, "metadata": {**meta, "ownerReferences": left}}
+                    other_owners.append(owner)
+            changed = {**obj, "metadata": {**meta, "ownerReferences": other_owners}}
             self._store.update(resource, meta.get("namespace", ""), meta["name"], changed)
 
     def _finish_foreground(self, uid: str) -> None:
@@ -106,10 +106,10 @@ class GarbageCollector:
 
     def _drop_finalizer(self, resource: EmbeddedResource, obj: Obj, name: str) -> None:
         meta = obj["metadata"]
-        left = []
+        other_finalizers = []
         for finalizer in meta.get("finalizers") or []:
             if finalizer != name:
-                left.append(finalizer)
-        if len(left) < len(meta.get("finalizers") or []):
-            changed = {**obj, "metadata": {**meta, "finalizers": left}}
+                other_finalizers.append(finalizer)
+        if len(other_finalizers) < len(meta.get("finalizers") or []):
+            changed = {**obj, "metadata": {**meta, "finalizers": other_finalizers}}
             self._store.update(resource, meta.get("namespace", ""), meta["name"], changed)

@@ -319,8 +319,8 @@ class Handler:
                 meta = obj["metadata"]
                 store.delete(resource, meta.get("namespace", ""), meta["name"], options, dry_run=dry_run)
             return 200, self._as_list(target, chosen, {"resourceVersion": str(store.revision)})
-        obj, gone = store.delete(resource, namespace, name, options, dry_run=dry_run)
-        if gone and not resource.returns_deleted:
+        obj, is_gone = store.delete(resource, namespace, name, options, dry_run=dry_run)
+        if is_gone and not resource.returns_deleted:
             return 200, messages.success(resource, obj)
         return 200, self._out(target, obj)
 
@@ -370,31 +370,31 @@ class Handler:
         limit = messages.integer(request, "limit", 0)
         token = request.query.get("continue", "")
         if token:
-            revision, rest, start = self._resume(token)
+            revision, matching, start = self._resume(token)
         else:
             revision, start = self._store.revision, 0
             matches = self._predicate(request, target.resource)
             oldest = messages.integer(request, "resourceVersion", 0)
             if oldest > revision:
                 raise errors.too_large_version(oldest, revision)
-            rest = []
+            matching = []
             for obj in self._store.list(target.resource, target.namespace):
                 if matches(obj):
-                    rest.append(obj)
-        page = rest[start : start + limit] if limit else rest[start:]
+                    matching.append(obj)
+        page = matching[start : start + limit] if limit else matching[start:]
         meta: Obj = {"resourceVersion": str(revision)}
-        left = len(rest) - start - len(page)
-        if left:
-            meta["continue"] = self._keep(revision, rest, start + len(page))
+        remaining = len(matching) - start - len(page)
+        if remaining:
+            meta["continue"] = self._keep(revision, matching, start + len(page))
             if not (request.query.get("fieldSelector") or request.query.get("labelSelector")):
-                meta["remainingItemCount"] = left
+                meta["remainingItemCount"] = remaining
         return self._as_list(target, page, meta)
 
-    def _keep(self, revision: int, rest: list[Obj], start: int) -> str:
-        self._pages[f"{revision}:{id(rest)}"] = revision, rest
+    def _keep(self, revision: int, matching: list[Obj], start: int) -> str:
+        self._pages[f"{revision}:{id(matching)}"] = revision, matching
         while len(self._pages) > _MOST_PAGES:
             self._pages.popitem(last=False)
-        return base64.urlsafe_b64encode(f"{revision}:{id(rest)}:{start}".encode()).decode().rstrip("=")
+        return base64.urlsafe_b64encode(f"{revision}:{id(matching)}:{start}".encode()).decode().rstrip("=")
 
     def _resume(self, token: str) -> tuple[int, list[Obj], int]:
         try:
@@ -405,8 +405,8 @@ class Handler:
             raise errors.bad_request("continue key is not valid: encoding error") from None
         if key not in self._pages:
             raise errors.expired("The provided continue parameter is too old to display a consistent list result.")
-        revision, rest = self._pages[key]
-        return revision, rest, position
+        revision, matching = self._pages[key]
+        return revision, matching, position
 
     def _as_list(self, target: _Target, objects: list[Obj], meta: Obj) -> Obj:
         resource = target.resource

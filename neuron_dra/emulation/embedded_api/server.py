@@ -238,17 +238,17 @@ class EmbeddedApi:
         """Merge-patch an object; a `status` in the patch goes to the status subresource."""
         resource = self._registry.named(kind)
         namespace = _place(resource, namespace)
-        rest = {}
+        without_status = {}
         for key, value in patch.items():
             if key != "status" or not resource.status:
-                rest[key] = value
-        result = self.store.get(resource, namespace, name)
-        if rest:
-            result = self.store.update(resource, namespace, name, patches.merge(result, rest))
+                without_status[key] = value
+        stored = self.store.get(resource, namespace, name)
+        if without_status:
+            stored = self.store.update(resource, namespace, name, patches.merge(stored, without_status))
         if "status" in patch and resource.status:
-            changed = patches.merge(result, {"status": patch["status"]})
-            result = self.store.update(resource, namespace, name, changed, subresource="status")
-        return bodies.copied(result)
+            changed = patches.merge(stored, {"status": patch["status"]})
+            stored = self.store.update(resource, namespace, name, changed, subresource="status")
+        return bodies.copied(stored)
 
     def delete(self, kind: str, name: str, namespace: str = "", *, grace_s: int | None = None) -> None:
         resource = self._registry.named(kind)
@@ -284,9 +284,9 @@ class EmbeddedApi:
     def requests(self, verb: str = "", resource: str = "", name: str = "") -> list[LoggedRequest]:
         """Return the logged requests that match; `resource` as "resourceclaims" or "resourceclaims/status"."""
         matching_requests = []
-        for entry in self.log:
-            if verb in ("", entry.verb) and resource in ("", entry.resource) and name in ("", entry.name):
-                matching_requests.append(entry)
+        for request in self.log:
+            if verb in ("", request.verb) and resource in ("", request.resource) and name in ("", request.name):
+                matching_requests.append(request)
         return matching_requests
 
     @property

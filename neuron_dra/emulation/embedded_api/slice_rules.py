@@ -252,10 +252,10 @@ def _check_binding(device: Obj, path: str) -> list[Cause]:
     if failures and not conditions:
         why = "bindingConditions are required to use bindingFailureConditions"
         causes.append(invalid(f"{path}.bindingConditions", None, why))
-    for index, entry in enumerate(failures):
-        if entry in conditions:
+    for index, condition in enumerate(failures):
+        if condition in conditions:
             why = "bindingFailureConditions must not overlap with bindingConditions"
-            causes.append(invalid(f"{path}.bindingFailureConditions[{index}]", entry, why))
+            causes.append(invalid(f"{path}.bindingFailureConditions[{index}]", condition, why))
     return causes
 
 
@@ -264,8 +264,8 @@ def _check_consumption(entries: list[Obj], path: str) -> list[Cause]:
         return [too_many(path, len(entries), _MOST_CONSUMED_SETS)]
     causes = []
     seen: set[str] = set()
-    for index, entry in enumerate(entries):
-        name, counters = entry.get("counterSet") or "", entry.get("counters") or {}
+    for index, consumption in enumerate(entries):
+        name, counters = consumption.get("counterSet") or "", consumption.get("counters") or {}
         if not name:
             causes.append(required(f"{path}[{index}].counterSet"))
         elif name in seen:
@@ -283,8 +283,8 @@ def _check_counter_sets(sets: list[Obj]) -> list[Cause]:
         return [too_many("spec.sharedCounters", len(sets), _MOST_COUNTER_SETS)]
     causes = []
     seen: set[str] = set()
-    for index, entry in enumerate(sets):
-        path, name = f"spec.sharedCounters[{index}]", entry.get("name") or ""
+    for index, counter_set in enumerate(sets):
+        path, name = f"spec.sharedCounters[{index}]", counter_set.get("name") or ""
         if not name:
             causes.append(required(f"{path}.name"))
         elif not formats.is_label(name):
@@ -294,11 +294,11 @@ def _check_counter_sets(sets: list[Obj]) -> list[Cause]:
         seen.add(name)
         causes += [
             invalid(f"{path}.counters", key, formats.LABEL_RULE)
-            for key in entry.get("counters") or {}
+            for key in counter_set.get("counters") or {}
             if not formats.is_label(key)
         ]
-        if not entry.get("counters"):
+        if not counter_set.get("counters"):
             causes.append(required(f"{path}.counters"))
-        elif len(entry["counters"]) > _MOST_COUNTERS:
-            causes.append(too_many(f"{path}.counters", len(entry["counters"]), _MOST_COUNTERS))
+        elif len(counter_set["counters"]) > _MOST_COUNTERS:
+            causes.append(too_many(f"{path}.counters", len(counter_set["counters"]), _MOST_COUNTERS))
     return causes

@@ -275,15 +275,15 @@ class ObjectStore:
         """Assign a pod to a node; updates cannot do this."""
         meta, status = pod["metadata"], pod.get("status") or {}
         scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": self.timestamp()}
-        others = []
-        for entry in status.get("conditions") or []:
-            if entry["type"] != "PodScheduled":
-                others.append(entry)
+        other_conditions = []
+        for condition in status.get("conditions") or []:
+            if condition["type"] != "PodScheduled":
+                other_conditions.append(condition)
         bound = {
             **pod,
             "metadata": {**meta, "generation": meta["generation"] + 1},
             "spec": {**pod["spec"], "nodeName": node},
-            "status": {**status, "conditions": [*others, scheduled]},
+            "status": {**status, "conditions": [*other_conditions, scheduled]},
         }
         return self._put("MODIFIED", self.registry.named("pods"), bound, pod)
 

@@ -54,23 +54,23 @@ def merge(target: Any, patch: Obj, within: str = "") -> Obj:
     directive = patch.get(_DIRECTIVE)
     if directive is not None:
         return _directed(patch, directive)
-    result = dict(target) if isinstance(target, Mapping) else {}
+    merged = dict(target) if isinstance(target, Mapping) else {}
     if _RETAIN in patch:
-        result = {name: value for name, value in result.items() if name in patch[_RETAIN]}
+        merged = {name: value for name, value in merged.items() if name in patch[_RETAIN]}
     for name, value in patch.items():
         if name.startswith("$"):
             continue
         if value is None:
-            result.pop(name, None)
+            merged.pop(name, None)
         elif isinstance(value, Mapping):
-            result[name] = merge(result.get(name), dict(value), name)
+            merged[name] = merge(merged.get(name), dict(value), name)
         elif isinstance(value, list):
-            result[name] = _list(result.get(name), value, name, within)
+            merged[name] = _list(merged.get(name), value, name, within)
         else:
-            result[name] = value
-    _remove(result, patch)
-    _order(result, patch, within)
-    return result
+            merged[name] = value
+    _remove(merged, patch)
+    _order(merged, patch, within)
+    return merged
 
 
 def _directed(patch: Obj, directive: object) -> Obj:
@@ -86,9 +86,9 @@ def _directed(patch: Obj, directive: object) -> Obj:
 
 
 def _list(target: Any, patch: list[Any], name: str, within: str) -> list[Any]:
-    have = list(target) if isinstance(target, list) else []
+    elements = list(target) if isinstance(target, list) else []
     if name in _PRIMITIVE:
-        return [*have, *(element for element in patch if element not in have)]
+        return [*elements, *(element for element in patch if element not in elements)]
     key = _key(name, within)
     if not key:
         return copy.deepcopy(patch)
@@ -97,14 +97,14 @@ def _list(target: Any, patch: list[Any], name: str, within: str) -> list[Any]:
     for element in patch:
         if key not in element:
             raise bad_request(f"map: {element} does not contain declared merge key: {key}")
-        place = next((at for at, old in enumerate(have) if old.get(key) == element[key]), None)
+        place = next((at for at, old in enumerate(elements) if old.get(key) == element[key]), None)
         if element.get(_DIRECTIVE) == "delete":
-            have = [old for old in have if old.get(key) != element[key]]
+            elements = [old for old in elements if old.get(key) != element[key]]
         elif place is None:
-            have.append(merge({}, element, name))
+            elements.append(merge({}, element, name))
         else:
-            have[place] = merge(have[place], element, name)
-    return have
+            elements[place] = merge(elements[place], element, name)
+    return elements
 
 
 def _key(name: str, within: str) -> str:
@@ -115,25 +115,25 @@ def _key(name: str, within: str) -> str:
     return _KEYS.get(name, "")
 
 
-def _remove(result: Obj, patch: Obj) -> None:
+def _remove(merged: Obj, patch: Obj) -> None:
     """Remove texts from lists of texts."""
-    for name, gone in patch.items():
+    for name, removed_texts in patch.items():
         if name.startswith(_REMOVE):
             field = name.removeprefix(_REMOVE)
-            result[field] = [text for text in result.get(field) or () if text not in gone]
+            merged[field] = [text for text in merged.get(field) or () if text not in removed_texts]
 
 
-def _order(result: Obj, patch: Obj, within: str) -> None:
+def _order(merged: Obj, patch: Obj, within: str) -> None:
     """Give the entries that a patch orders its order; the others keep their places."""
     for name, order in patch.items():
         field = name.removeprefix(_ORDER)
-        if field == name or not isinstance(result.get(field), list):
+        if field == name or not isinstance(merged.get(field), list):
             continue
         key = _key(field, within)
         ranks = {(element.get(key) if key else element): number for number, element in enumerate(order)}
-        listed = list(result[field])
+        listed = list(merged[field])
         places = [at for at, element in enumerate(listed) if (element.get(key) if key else element) in ranks]
         moved = sorted((listed[at] for at in places), key=lambda element: ranks[element.get(key) if key else element])
         for at, element in zip(places, moved, strict=True):
             listed[at] = element
-        result[field] = listed
+        merged[field] = listed

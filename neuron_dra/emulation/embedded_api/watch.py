@@ -179,15 +179,15 @@ def _line(event: Event, request: WatchRequest) -> Obj | None:
     """Return the watch event of a change, if any; an object that leaves or enters the selection is DELETED or ADDED."""
     if request.namespace and event.obj["metadata"].get("namespace") != request.namespace:
         return None
-    was = event.old is not None and request.matches(event.old)
+    was_selected = event.old is not None and request.matches(event.old)
     if event.type == "DELETED":
-        if was:
+        if was_selected:
             return {"type": "DELETED", "object": event.obj}
         return None
     matches = request.matches(event.obj)
     if matches:
-        return {"type": "MODIFIED" if was else "ADDED", "object": event.obj}
-    if was and event.old is not None:
+        return {"type": "MODIFIED" if was_selected else "ADDED", "object": event.obj}
+    if was_selected and event.old is not None:
         meta = {**event.old["metadata"], "resourceVersion": event.obj["metadata"]["resourceVersion"]}
         return {"type": "DELETED", "object": {**event.old, "metadata": meta}}
     return None

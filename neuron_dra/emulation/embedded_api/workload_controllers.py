@@ -232,9 +232,9 @@ class DeploymentController(WorkloadController):
         if not surge and not unavailable:
             unavailable = 1
         total = sum(int(replica_set["spec"].get("replicas") or 0) for replica_set in (new, *old))
-        mine = int(new["spec"].get("replicas") or 0)
+        new_replicas = int(new["spec"].get("replicas") or 0)
         room = max(0, replicas + surge - total)
-        self._scale(new, min(replicas, mine + room))
+        self._scale(new, min(replicas, new_replicas + room))
         spare = sum(map(_available, (new, *old))) - (replicas - unavailable)
         for replica_set in old:
             count = int(replica_set["spec"].get("replicas") or 0)
