@@ -14,7 +14,8 @@ def why_no_cdi(version: str) -> str:
     name, _, number = version.partition("://")
     if name == "docker":
         return f"{version} injects no CDI devices: cri-dockerd passes none on; use containerd 1.7 or later"
-    first, match = _FIRST_WITH_CDI.get(name), re.match(r"v?(\d+)\.(\d+)", number)
+    first = _FIRST_WITH_CDI.get(name)
+    match = re.match(r"v?(\d+)\.(\d+)", number)
     if first is None or match is None or (int(match[1]), int(match[2])) >= first:
         return ""
     return f"{version} injects no CDI devices: use {name} {first[0]}.{first[1]} or later"

@@ -209,7 +209,7 @@ def diff(
     return SlicePlan(
         delete=tuple(obsolete),
         update=tuple(_merged(desired_slice, kept_by_name[_name(desired_slice)], target) for desired_slice in rewritten),
-        create=tuple(_at(desired_slice, target) for desired_slice in missing),
+        create=tuple(_with_generation(desired_slice, target) for desired_slice in missing),
         generation=target,
     )
 
@@ -223,8 +223,7 @@ def _generation(resource_slice: Wire) -> int:
     return int(resource_slice["spec"]["pool"].get("generation", 0))
 
 
-def _at(desired_slice: Wire, generation: int) -> dict[str, Any]:
-    """Return the slice with a generation."""
+def _with_generation(desired_slice: Wire, generation: int) -> dict[str, Any]:
     spec = dict(desired_slice["spec"])
     spec["pool"] = {**spec["pool"], "generation": generation}
     return {**desired_slice, "spec": spec}
@@ -232,7 +231,7 @@ def _at(desired_slice: Wire, generation: int) -> dict[str, Any]:
 
 def _merged(desired_slice: Wire, current_slice: Wire, generation: int) -> dict[str, Any]:
     """Return the desired slice as an update that its current resourceVersion guards; times of taints stay."""
-    update = _at(desired_slice, generation)
+    update = _with_generation(desired_slice, generation)
     update["metadata"] = {
         **desired_slice["metadata"],
         "uid": current_slice["metadata"].get("uid"),

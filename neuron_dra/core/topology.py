@@ -298,7 +298,8 @@ def _missing_links(
         return
     for first_id, neighbours in enumerate(spec.links):
         for second_id in neighbours:
-            links_of_first, links_of_second = reported_by_id.get(first_id), reported_by_id.get(second_id)
+            links_of_first = reported_by_id.get(first_id)
+            links_of_second = reported_by_id.get(second_id)
             if first_id >= second_id or links_of_first is None or links_of_second is None:
                 continue
             if second_id not in links_of_first and first_id not in links_of_second:

@@ -193,7 +193,8 @@ class Cluster:
 
     def _on_change(self, event: Event) -> None:
         """Let the API server reach the metrics of a plugin through the pod of the DaemonSet that stands for it."""
-        meta, node = event.obj["metadata"], self.nodes.get((event.obj.get("spec") or {}).get("nodeName", ""))
+        meta = event.obj["metadata"]
+        node = self.nodes.get((event.obj.get("spec") or {}).get("nodeName", ""))
         if event.resource.plural == "pods" and meta["namespace"] == NAMESPACE and node is not None:
             self.api.proxy.ports[NAMESPACE, meta["name"], METRICS_PORT] = f"http://{node.metrics}"
 

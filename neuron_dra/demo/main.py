@@ -96,7 +96,9 @@ async def stay(demo_cluster: cluster.Cluster, folder: Path, view: DemoScreen) ->
 
 async def _signalled() -> None:
     """Return after SIGINT or SIGTERM."""
-    ended, loop, numbers = asyncio.Event(), asyncio.get_running_loop(), (signal.SIGINT, signal.SIGTERM)
+    ended = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    numbers = (signal.SIGINT, signal.SIGTERM)
     for number in numbers:
         loop.add_signal_handler(number, ended.set)
     try:

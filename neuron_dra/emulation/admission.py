@@ -132,7 +132,8 @@ def variables(spec: Obj, inputs: Mapping[str, Any]) -> Obj:
 
 def _selected(spec: Obj, obj: Obj, namespace: Obj, is_update: bool) -> bool:
     constraints = spec["matchConstraints"]
-    resource, operation = f"{obj['kind'].lower()}s", "UPDATE" if is_update else "CREATE"
+    resource = f"{obj['kind'].lower()}s"
+    operation = "UPDATE" if is_update else "CREATE"
     labels = namespace["metadata"].get("labels", {})
     return any(
         resource in rule["resources"] and operation in rule["operations"] for rule in constraints["resourceRules"]

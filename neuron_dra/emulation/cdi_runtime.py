@@ -137,14 +137,18 @@ class CdiRuntime:
 
     def _device_node(self, node: Mapping[str, Any]) -> DeviceNode:
         host_path = node.get("hostPath") or node["path"]
-        kind, major, minor = node.get("type", ""), node.get("major"), node.get("minor")
+        kind = node.get("type", "")
+        major = node.get("major")
+        minor = node.get("minor")
         if self._host_root is not None and (not kind or major is None):
             try:
                 status = os.stat(self._host_root / host_path.lstrip("/"))
             except FileNotFoundError:
                 raise CdiError(f'failed to stat CDI host device "{host_path}": no such file or directory') from None
             if stat.S_ISCHR(status.st_mode):
-                kind, major, minor = "c", os.major(status.st_rdev), os.minor(status.st_rdev)
+                kind = "c"
+                major = os.major(status.st_rdev)
+                minor = os.minor(status.st_rdev)
         return DeviceNode(node["path"], host_path, kind, major, minor, node.get("permissions", ""))
 
 

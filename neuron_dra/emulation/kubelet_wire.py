@@ -179,7 +179,8 @@ def why_refused(info: registration_pb2.PluginInfo, path: str, services: Collecti
     if not info.supported_versions:
         return f"{wrong}: empty list"
     if not any(name in services for name in info.supported_versions):
-        known_services, offered = ", ".join(sorted(services)), ", ".join(info.supported_versions)
+        known_services = ", ".join(sorted(services))
+        offered = ", ".join(info.supported_versions)
         return f"{wrong}: none of the services {offered} is supported by this kubelet, which knows {known_services}"
     return ""
 

@@ -341,7 +341,8 @@ class ScriptedNode:
             raise KubeletError(text)
         status = claim.get("status") or {}
         if meta["uid"] not in {consumer["uid"] for consumer in status.get("reservedFor") or []}:
-            pod_text, claim_text = f"{meta['name']} ({meta['uid']})", f"{name} ({claim['metadata']['uid']})"
+            pod_text = f"{meta['name']} ({meta['uid']})"
+            claim_text = f"{name} ({claim['metadata']['uid']})"
             raise KubeletError(f"pod {pod_text} is not allowed to use ResourceClaim {claim_text}")
         results = ((status.get("allocation") or {}).get("devices") or {}).get("results") or []
         return _CheckpointedClaim(KubeletClaim.of(claim), tuple(dict.fromkeys(result["driver"] for result in results)))
@@ -421,11 +422,11 @@ class ScriptedNode:
             self.failures.append(str(error))
 
     async def _report(self, worker: _Worker, error: Exception) -> None:
-        """Post an Event about a failure."""
         if isinstance(error, CdiError):
             reason, message = "Failed", f"Error: CDI device injection failed: {error}"
         elif worker.over:
-            reason, message = "FailedKillPod", f"error killing pod: unprepare dynamic resources: {error}"
+            reason = "FailedKillPod"
+            message = f"error killing pod: unprepare dynamic resources: {error}"
         else:
             reason = "FailedPrepareDynamicResources"
             message = f"Failed to prepare dynamic resources: prepare dynamic resources: {error}"

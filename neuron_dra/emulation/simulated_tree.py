@@ -175,7 +175,8 @@ def class_files(
     spec: InstanceType, place: SimulatedPlace | None, driver_version: str, present: Collection[int]
 ) -> dict[str, str]:
     """Return the class files of a driver that has loaded with the devices `present`, without their newlines."""
-    version, platform = version_of(driver_version), platform_of(spec, driver_version)
+    version = version_of(driver_version)
+    platform = platform_of(spec, driver_version)
     files: dict[str, str] = {}
     if version < BY_PLATFORM or platform is Platform.ULTRASERVER:
         files = elected_files(place, platform)

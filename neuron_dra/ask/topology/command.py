@@ -115,5 +115,6 @@ def _write_page(args: argparse.Namespace, snapshot: Snapshot, start: str) -> Non
     """Print the page of a snapshot, which begins with the view of the link `start`."""
     from neuron_dra.ask.ui import files, one_file
 
-    name, written = Path(args.snapshot).name or "a cluster", source.taken(args.snapshot)
+    name = Path(args.snapshot).name or "a cluster"
+    written = source.taken(args.snapshot)
     sys.stdout.write(one_file.page(snapshot, name, files.read(), start, written))

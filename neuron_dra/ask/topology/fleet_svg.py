@@ -171,7 +171,6 @@ def _tile(canvas: Canvas, tile: Tile, x: float, y: float, width: float, height: 
 
 
 def _wrong(tile: Tile) -> list[str]:
-    """Return what is wrong with an UltraServer."""
     faults = [f"{len(tile.missing)} missing"] if tile.missing else []
     for way in ("vertical", "horizontal"):
         if any(getattr(node_picture.node, way) is False for node_picture in tile.nodes):

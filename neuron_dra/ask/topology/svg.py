@@ -193,7 +193,6 @@ def _between(
 def _devices(
     canvas: Canvas, node_picture: Picture, left: float, top: float, step: float, size: float, *, links: bool = True
 ) -> None:
-    """Draw the devices of a node, and their links."""
     centers = {}
     for cell in node_picture.cells:
         centers[cell.number] = (left + cell.x * step + size / 2, top + cell.y * step + size / 2)

@@ -114,7 +114,6 @@ def _block(node_picture: Picture, *, full: bool) -> list[str]:
 
 
 def _grid(node_picture: Picture) -> list[str]:
-    """Return the devices with their links."""
     shape = node_picture.node.spec.shape if node_picture.node.spec else "none"
     cells = {}
     for cell in node_picture.cells:

@@ -49,7 +49,8 @@ def objection(method: str, path: str, headers: Mapping[str, str], host: str, tok
         return 421, f"this server is http://{host}: open it with `neuron-dra ui`"
     if method != "GET":
         return 405, "only GET: this page changes nothing"
-    site, target = headers.get("Sec-Fetch-Site", ""), headers.get("Sec-Fetch-Dest", "")
+    site = headers.get("Sec-Fetch-Site", "")
+    target = headers.get("Sec-Fetch-Dest", "")
     if path == PAGE:
         is_window = target in ("", "document")
         if is_window:

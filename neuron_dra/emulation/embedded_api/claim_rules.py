@@ -146,7 +146,8 @@ def _check_request(request: Obj, path: str, request_names: set[str]) -> list[Cau
     if name in request_names:
         causes.append(duplicate(path, name))
     request_names.add(name)
-    exact, alternatives = request.get("exactly"), request.get("firstAvailable") or []
+    exact = request.get("exactly")
+    alternatives = request.get("firstAvailable") or []
     rule = "exactly one of `exactly` or `firstAvailable` is required"
     if exact is None and not alternatives:
         causes.append(required(path, rule))
@@ -158,7 +159,8 @@ def _check_request(request: Obj, path: str, request_names: set[str]) -> list[Cau
     if len(alternatives) > _MOST_ALTERNATIVES:
         causes.append(too_many(f"{path}.firstAvailable", len(alternatives), _MOST_ALTERNATIVES))
     for index, alternative in enumerate(alternatives[:_MOST_ALTERNATIVES]):
-        where, sub = f"{path}.firstAvailable[{index}]", alternative.get("name") or ""
+        where = f"{path}.firstAvailable[{index}]"
+        sub = alternative.get("name") or ""
         if not formats.is_label(sub):
             causes.append(invalid(f"{where}.name", sub, formats.LABEL_RULE))
         elif f"{name}/{sub}" in request_names:
@@ -244,7 +246,8 @@ def _check_opaque(config: Obj, path: str) -> list[Cause]:
 
 def check_status(obj: Obj, old: Obj | None) -> list[Cause]:
     status, before = obj.get("status") or {}, (old or {}).get("status") or {}
-    allocation, reserved = status.get("allocation"), status.get("reservedFor") or []
+    allocation = status.get("allocation")
+    reserved = status.get("reservedFor") or []
     causes = []
     if before.get("allocation") and allocation and allocation != before["allocation"]:
         causes.append(_immutable("status.allocation"))

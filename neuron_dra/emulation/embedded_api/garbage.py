@@ -46,7 +46,8 @@ class GarbageCollector:
         present = [owner for owner in owners if self._is_present(owner, obj)]
         if not owners or len(present) == len(owners):
             return
-        namespace, name = obj["metadata"].get("namespace", ""), obj["metadata"]["name"]
+        namespace = obj["metadata"].get("namespace", "")
+        name = obj["metadata"]["name"]
         if present:
             changed = {**obj, "metadata": {**obj["metadata"], "ownerReferences": present}}
             self._store.update(resource, namespace, name, changed)

@@ -78,7 +78,8 @@ class JobController(WorkloadController):
     def _start(self, obj: Obj, active: Sequence[Obj], succeeded: Sequence[int]) -> None:
         """Create the pods that the parallelism allows."""
         spec = obj["spec"]
-        parallelism, completions = int(spec.get("parallelism", 1)), spec.get("completions")
+        parallelism = int(spec.get("parallelism", 1))
+        completions = spec.get("completions")
         room = parallelism - len(active)
         if completions is not None:
             room = min(room, int(completions) - len(succeeded) - len(active))

@@ -54,7 +54,6 @@ class PublishedSchemas:
 
 
 def _add(schema: Obj, path: Sequence[str], values: list[str] | None) -> None:
-    """Add a field to a schema."""
     for part in path:
         name = part.removesuffix("[]")
         schema = schema.setdefault("properties", {}).setdefault(name, {})

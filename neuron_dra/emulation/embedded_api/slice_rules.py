@@ -163,7 +163,8 @@ def _selection_of_device(device: Obj, path: str, own_selection: bool) -> Cause:
 
 
 def _check_device(device: Obj, path: str) -> list[Cause]:
-    attributes, capacity = device.get("attributes") or {}, device.get("capacity") or {}
+    attributes = device.get("attributes") or {}
+    capacity = device.get("capacity") or {}
     causes = []
     if len(attributes) + len(capacity) > _MOST_ENTRIES:
         text = f"the total number of attributes and capacities must not exceed {_MOST_ENTRIES}"
@@ -241,7 +242,8 @@ def _check_taints(taints: list[Obj], path: str) -> list[Cause]:
 
 
 def _check_binding(device: Obj, path: str) -> list[Cause]:
-    conditions, failures = device.get("bindingConditions") or [], device.get("bindingFailureConditions") or []
+    conditions = device.get("bindingConditions") or []
+    failures = device.get("bindingFailureConditions") or []
     causes = []
     for field, entries in (("bindingConditions", conditions), ("bindingFailureConditions", failures)):
         if len(entries) > _MOST_BINDING:
@@ -265,7 +267,8 @@ def _check_consumption(entries: list[Obj], path: str) -> list[Cause]:
     causes = []
     seen: set[str] = set()
     for index, consumption in enumerate(entries):
-        name, counters = consumption.get("counterSet") or "", consumption.get("counters") or {}
+        name = consumption.get("counterSet") or ""
+        counters = consumption.get("counters") or {}
         if not name:
             causes.append(required(f"{path}[{index}].counterSet"))
         elif name in seen:

@@ -107,7 +107,8 @@ class ObjectStore:
 
     def list(self, resource: EmbeddedResource, namespace: str = "") -> list[Obj]:
         """Return the objects of a namespace, or of all, in the order of their keys in etcd."""
-        objects, order = self._objects.get(resource.key, {}), self._order.get(resource.key, [])
+        objects = self._objects.get(resource.key, {})
+        order = self._order.get(resource.key, [])
         if not namespace:
             return [objects[key] for key in order]
         first = bisect_left(order, (namespace, ""))
@@ -172,7 +173,8 @@ class ObjectStore:
         meta["creationTimestamp"] = self.timestamp()
         if resource.generation or resource.custom:
             meta["generation"] = 1
-        obj["apiVersion"], obj["kind"] = resource.api_version(resource.storage), resource.kind
+        obj["apiVersion"] = resource.api_version(resource.storage)
+        obj["kind"] = resource.kind
         if resource.status and not resource.keeps_status_on_create:
             obj.pop("status", None)
         resource.prepare(obj, None, self.timestamp())
@@ -360,7 +362,8 @@ class ObjectStore:
     def _put(self, change: str, resource: EmbeddedResource, obj: Obj, old: Obj | None) -> Obj:
         self.revision += 1
         obj = {**obj, "metadata": {**obj["metadata"], "resourceVersion": str(self.revision)}}
-        namespace, name = obj["metadata"].get("namespace", ""), obj["metadata"]["name"]
+        namespace = obj["metadata"].get("namespace", "")
+        name = obj["metadata"]["name"]
         objects = self._objects.setdefault(resource.key, {})
         if (namespace, name) not in objects:
             insort(self._order.setdefault(resource.key, []), (namespace, name))
@@ -371,7 +374,8 @@ class ObjectStore:
 
     def _remove(self, resource: EmbeddedResource, obj: Obj) -> Obj:
         self.revision += 1
-        namespace, name = obj["metadata"].get("namespace", ""), obj["metadata"]["name"]
+        namespace = obj["metadata"].get("namespace", "")
+        name = obj["metadata"]["name"]
         old = self._objects[resource.key].pop((namespace, name))
         order = self._order[resource.key]
         del order[bisect_left(order, (namespace, name))]

@@ -116,7 +116,7 @@ def _key(name: str, within: str) -> str:
 
 
 def _remove(merged: Obj, patch: Obj) -> None:
-    """Remove texts from lists of texts."""
+    """Apply the directives `$deleteFromPrimitiveList`."""
     for name, removed_texts in patch.items():
         if name.startswith(_REMOVE):
             field = name.removeprefix(_REMOVE)

@@ -159,7 +159,8 @@ class DeploymentController(WorkloadController):
     def sync(self, obj: Obj) -> None:
         """Move the pods to the ReplicaSet of the present template, as the strategy says."""
         spec, sets = obj["spec"], self.of(obj)
-        replicas, digest = int(spec.get("replicas", 1)), template_hash(spec["template"])
+        replicas = int(spec.get("replicas", 1))
+        digest = template_hash(spec["template"])
         of_template = (
             replica_set for replica_set in sets if replica_set["metadata"]["labels"].get(TEMPLATE_HASH) == digest
         )
