@@ -246,6 +246,7 @@ def _unread(entry: Any, problem: str) -> UnreadAllocation:
         named = ()
     official = None
     if isinstance(entry, Mapping) and not entry.get("allocationId"):
+        # An entry of AWS's operator has no ids: fill them in to read the rest, and take them out again.
         with contextlib.suppress(ValueError):
             allocation = _allocation({**entry, "allocationId": "-", "workloadUid": "-"})
             official = replace(allocation, allocation_id="", workload_uid=str(entry.get("workloadUid") or ""))

@@ -56,7 +56,7 @@ def stopped(pid: int) -> Iterator[None]:
             time.sleep(0.005)
         yield
     finally:
-        with contextlib.suppress(ProcessLookupError):
+        with contextlib.suppress(ProcessLookupError):  # the process was killed while it was stopped
             os.kill(pid, signal.SIGCONT)
 
 
@@ -65,7 +65,7 @@ def children(pid: int) -> list[int]:
     child_pids = []
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError):  # the process has ended since the folder was listed
                 state, parent = _state(int(folder.name))
                 if parent == pid and state != "Z":
                     child_pids.append(int(folder.name))

@@ -113,7 +113,7 @@ def find_sockets(registry: Path) -> dict[str, tuple[int, int]]:
             path = os.path.join(folder, name)
             try:
                 status = os.lstat(path)
-            except FileNotFoundError:
+            except FileNotFoundError:  # it was removed since the folder was listed
                 continue
             if stat.S_ISSOCK(status.st_mode) and not name.startswith("."):
                 identity_by_path[path] = status.st_ino, status.st_mtime_ns  # not ctime, which chmod changes

@@ -39,7 +39,7 @@ def hardware(root: Path, type_or_family: str, boot_id: str) -> Iterator[None]:
         if new_folders:
             shutil.rmtree(root, ignore_errors=True)
         for folder in new_folders[1:]:
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError):  # it is not empty
                 folder.rmdir()
         raise
 

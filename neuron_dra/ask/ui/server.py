@@ -141,7 +141,7 @@ class PageServer:
         await response.prepare(request)
         version_text = request.query.get("version", "")
         version = int(version_text) if version_text.isdecimal() and len(version_text) < MOST_DIGITS else 0
-        with contextlib.suppress(ConnectionResetError):
+        with contextlib.suppress(ConnectionResetError):  # the page was closed
             while True:
                 line = self._table.since(version)
                 version = self._table.version

@@ -161,7 +161,7 @@ class _Stream:
             try:
                 async with asyncio.timeout_at(min(deadline, next_bookmark)):
                     await self.waker.wait()
-            except TimeoutError:
+            except TimeoutError:  # a bookmark is due, or the watch has lasted its time
                 continue
         if self._last_line:
             yield self._last_line
