@@ -120,8 +120,12 @@ def container_edits(device_ids: Sequence[int], env: Sequence[str], files: Device
         edits["env"] = list(env)
     if files.mounted:
         edits["mounts"] = [
-            {"hostPath": f"{files.host_dir}/neuron{i}", "containerPath": f"/dev/neuron{i}", "options": ["bind", "rw"]}
-            for i in sorted(device_ids)
+            {
+                "hostPath": f"{files.host_dir}/neuron{device_id}",
+                "containerPath": f"/dev/neuron{device_id}",
+                "options": ["bind", "rw"],
+            }
+            for device_id in sorted(device_ids)
         ]
     else:
         edits["deviceNodes"] = [_device_node(i, files.host_dir) for i in sorted(device_ids)]

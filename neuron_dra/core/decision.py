@@ -187,7 +187,7 @@ def _physical(ref: ClaimRef, device_name: str, node: Node, devices_by_name: Mapp
     if members is None:
         device_names = [device_name]
     else:
-        device_names = [f"{names.DEVICE_PREFIX}{i}" for i in members.ids]
+        device_names = [f"{names.DEVICE_PREFIX}{device_id}" for device_id in members.ids]
     devices = [devices_by_name[name] for name in device_names if name in devices_by_name]
     if len(devices) < len(device_names):
         raise ClaimError(

@@ -171,13 +171,13 @@ def observe(before: Watch, facts: Iterable[DeviceFacts], expected: Iterable[int]
     facts_by_id = {device.device_id: device for device in facts}
     gives_serials = any(has_serial(device) and not device.hangs for device in facts_by_id.values())
     after: dict[int, WatchedDevice] = {}
-    for i in sorted({*before, *facts_by_id, *expected}):
-        earlier = before.get(i, WatchedDevice())
-        device = facts_by_id.get(i)
+    for device_id in sorted({*before, *facts_by_id, *expected}):
+        earlier = before.get(device_id, WatchedDevice())
+        device = facts_by_id.get(device_id)
         if device is not None and device.hangs:
-            after[i] = _left_out(earlier, device)
+            after[device_id] = _left_out(earlier, device)
         else:
-            after[i] = _beating(earlier, device, now, hold_s, gives_serials=gives_serials)
+            after[device_id] = _beating(earlier, device, now, hold_s, gives_serials=gives_serials)
     return after
 
 
@@ -236,7 +236,7 @@ def _without_firmware(
 
 def unread(before: Watch, why: str = HANGS) -> Watch:
     """Return the health of each device after a reading that shows nothing: faults stay, the present is unknown."""
-    return {i: _unread(watched, why) for i, watched in before.items()}
+    return {device_id: _unread(watched, why) for device_id, watched in before.items()}
 
 
 def _left_out(before: WatchedDevice, facts: DeviceFacts) -> WatchedDevice:
@@ -262,15 +262,15 @@ def recall(watch: Watch, ids: Iterable[int], reasons: Iterable[str]) -> Watch:
     """
     recalled = dict(watch)
     reasons = list(reasons)
-    for i in ids:
-        watched = watch.get(i, WatchedDevice())
+    for device_id in ids:
+        watched = watch.get(device_id, WatchedDevice())
         present = {fault.problem.reason for fault in watched.faults}
         faults = list(watched.faults)
         for reason in reasons:
             if reason not in present:
                 signal = SIGNALS.get(reason, FaultSignal.COMPONENTS)
                 faults.append(DeviceFault(DeviceProblem(signal, reason, f"{reason} before the plugin restarted")))
-        recalled[i] = replace(watched, faults=tuple(faults), seen=True)
+        recalled[device_id] = replace(watched, faults=tuple(faults), seen=True)
     return recalled
 
 
@@ -323,9 +323,9 @@ def _severity(reason: str) -> tuple[int, str]:
 def judged(name: str, ids: Sequence[int], watch: Watch) -> DeviceHealth:
     """Return the health of the published device `name`: that of the worst of the Neuron devices `ids` behind it."""
     members = {}
-    for i in ids:
-        members[i] = watch.get(i) or _observed(WatchedDevice(), readings(None), 0.0, 0.0)
-    faults = [(i, fault) for i, member in members.items() for fault in member.faults]
+    for device_id in ids:
+        members[device_id] = watch.get(device_id) or _observed(WatchedDevice(), readings(None), 0.0, 0.0)
+    faults = [(device_id, fault) for device_id, member in members.items() for fault in member.faults]
     several = name == names.NODE_DEVICE or len(ids) > 1
     if faults:
         reasons = sorted({fault.problem.reason for _, fault in faults}, key=_severity)
@@ -333,11 +333,11 @@ def judged(name: str, ids: Sequence[int], watch: Watch) -> DeviceHealth:
     for member in members.values():
         if member.unread not in ("", HANGS):
             return DeviceHealth(name, Health.UNKNOWN, member.unread)  # the kernel driver is one for all devices
-    hanging_ids = [i for i, member in members.items() if member.unread]
+    hanging_ids = [device_id for device_id, member in members.items() if member.unread]
     if hanging_ids:
         which = f" of {_listed(hanging_ids)}" if several else ""
         return DeviceHealth(name, Health.UNKNOWN, f"the last reading{which} failed: {HANGS}")
-    stale_ids = [i for i, member in members.items() if member.stale]
+    stale_ids = [device_id for device_id, member in members.items() if member.stale]
     if stale_ids:
         which = f" of {_listed(stale_ids)}" if several else ""
         return DeviceHealth(name, Health.UNKNOWN, f"the firmware's health check{which} does not run")
@@ -351,18 +351,18 @@ def judged(name: str, ids: Sequence[int], watch: Watch) -> DeviceHealth:
 def _message(faults: Iterable[tuple[int, DeviceFault]], *, several: bool) -> str:
     """Return the problems in words; with `several` devices behind the published one, those that have them."""
     texts: dict[str, list[int]] = {}
-    for i, fault in faults:
+    for device_id, fault in faults:
         again = ""
         if fault.well_since is not None:
             again = " (recovering; awaiting confirmation)"
-        texts.setdefault(fault.problem.message + again, []).append(i)
+        texts.setdefault(fault.problem.message + again, []).append(device_id)
     if not several:
         return "; ".join(texts)
     return "; ".join(f"{_listed(ids)}: {text}" for text, ids in texts.items())
 
 
 def _listed(ids: Iterable[int]) -> str:
-    return ", ".join(f"neuron{i}" for i in ids)
+    return ", ".join(f"neuron{device_id}" for device_id in ids)
 
 
 def event_message(health: DeviceHealth, effect: str) -> str:
