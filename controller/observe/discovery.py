@@ -114,7 +114,7 @@ def _group(
     away = _away(stored_entries, nodes, shown)
     topology = tuple(sorted([*entries, *away], key=lambda entry: (entry["nodeId"], entry["nodeName"])))
     twice = _numbers_used_twice(topology)
-    facts = _Facts(members, present, nodes, stored, instance_type, topology, away, twice)
+    facts = _Discovered(members, present, nodes, stored, instance_type, topology, away, twice)
     return Group(
         name=name,
         ultraserver_id=ultraserver_id,
@@ -169,7 +169,7 @@ def _numbers_used_twice(topology: Sequence[Mapping[str, Any]]) -> set[int]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Facts:
+class _Discovered:
     """What is known of an UltraServer before it is judged.
 
     - `members` publish its id; `present` are those of `instance_type`.

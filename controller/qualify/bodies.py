@@ -30,8 +30,13 @@ def name_of_test(target: Target) -> str:
 def workload(qualification: Qualification, target: Target, instance_type: str) -> dict[str, Any]:
     """Return the workload of a test, owned by the qualification."""
     name = name_of_test(target)
-    name, uid = qualification.name, qualification.uid
-    owner = {"apiVersion": API_VERSION, "kind": KIND, "name": name, "uid": uid, "controller": True}
+    owner = {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "name": qualification.name,
+        "uid": qualification.uid,
+        "controller": True,
+    }
     return {
         "apiVersion": API_VERSION,
         "kind": "NeuronUltraServerWorkload",

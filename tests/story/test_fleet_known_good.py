@@ -107,7 +107,7 @@ def chooses_unqualified_nodes(patch: pytest.MonkeyPatch) -> None:
 
 
 def hides_unqualified_nodes(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(discovery._Facts, "_unqualified", lambda self: ())
+    patch.setattr(discovery._Discovered, "_unqualified", lambda self: ())
 
 
 def ignores_foreign_claims(patch: pytest.MonkeyPatch) -> None:
