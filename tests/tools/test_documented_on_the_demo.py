@@ -21,7 +21,11 @@ from tests.support.built_tools import KUBECTL, needs
 
 ROOT = Path(__file__).resolve().parents[2]
 TIMEOUT_S = 100
-NODES = (cluster.NodeSpec("a", "trn2.48xlarge"), cluster.NodeSpec("spare", "trn1.2xlarge"))
+NODES = (
+    cluster.NodeSpec("a", "trn2.48xlarge"),
+    cluster.NodeSpec("trn2-a", "trn1.2xlarge"),
+    cluster.NodeSpec("spare", "trn1.2xlarge"),
+)
 FINDS = ("neuron-dra ",)
 """Commands that end with 1 if there is a finding."""
 
@@ -38,6 +42,9 @@ async def shell(tmp_path: Path) -> AsyncIterator[dict[str, str]]:
             for item in examples.with_count(examples.load("xl-trn2.yaml"), 17, main.WAITS):
                 made.api.apply(item)
             made.api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "ml"}})
+            container = {"name": "main", "image": "none", "resources": {"limits": {"aws.amazon.com/neuron": 4}}}
+            by_limits = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "by-limits"}}
+            made.api.apply({**by_limits, "spec": {"containers": [container]}})
             (tmp_path / "deploy").symlink_to(ROOT / "deploy")
             (tmp_path / "deployment.yaml").write_text((ROOT / "deploy/examples/l-trn2.yaml").read_text())
             programs = [Path(sys.executable).parent, Path(str(KUBECTL)).parent]

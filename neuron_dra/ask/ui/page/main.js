@@ -95,10 +95,13 @@ function received(line) {
   update();
 }
 
+// The view follows its address only after the event `hashchange`, and the next key may come before that.
+const isSearching = () => location.hash.startsWith(link("search"));
+
 /** Show what the field has, as one entry of the history. */
 function searchFor() {
   const words = field.value.trim();
-  const isSearch = main.dataset.view.startsWith("search");
+  const isSearch = isSearching();
   if (!isSearch) beforeSearch = location.hash || link("fleet");
   if (words && !isSearch) location.hash = link("search", words);
   else if (isSearch) location.replace(words ? link("search", words) : beforeSearch);
@@ -116,12 +119,11 @@ function onKey(event) {
 
 /** End a search; outside of a field, return to the fleet. */
 function onEscape(event) {
-  const isSearch = main.dataset.view.startsWith("search");
   if (event.target === field) {
     field.value = "";
     searchFor();
     main.focus();
-  } else if (isSearch) {
+  } else if (isSearching()) {
     location.replace(beforeSearch);
   } else if (!event.target.matches("input") && main.dataset.view !== "fleet") {
     location.hash = link("fleet");
