@@ -79,7 +79,9 @@ class WriteTiming:
     spread_s: int = seconds(15, "by up to so much longer, which differs by workload")
     class_s: float = seconds(60.0, "between reads of a PriorityClass that a workload names")
     crd_s: float = seconds(60.0, "between checks that a CRD of another release was replaced")
-    spec_s: float = seconds(2.0, "how long the read of the OpenAPI document of the CRDs may take")
+    spec_s: float = seconds(
+        2.0, "how long a new leader waits for the OpenAPI document of the CRDs, and for the PriorityClasses"
+    )
 
 
 @dataclass(frozen=True, slots=True)

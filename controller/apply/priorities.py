@@ -31,7 +31,7 @@ MOST: Final = 100
 AT_ONCE: Final = 8
 """The limit of reads at once."""
 _DECIDER: Final = "priority classes"
-_AT_ONCE: Final = datetime.datetime.min.replace(tzinfo=datetime.UTC)
+_ALREADY_DUE: Final = datetime.datetime.min.replace(tzinfo=datetime.UTC)
 
 
 class Priorities:
@@ -57,7 +57,7 @@ class Priorities:
         """Read all of them again at once."""
         self._again = DueTimes()
         for class_name in self._naming:
-            self._again.set(class_name, _AT_ONCE)
+            self._again.set(class_name, _ALREADY_DUE)
 
     async def begin(self, index: FleetIndex, now: datetime.datetime) -> None:
         """Forget all values, and read the classes again: a new leader has to order by them. Errors are logged.

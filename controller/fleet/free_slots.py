@@ -89,13 +89,13 @@ class FreeSlots:
         free = self.free(instance_type, size, draft)
         if not kept:
             return free
-        beside = Overlay(free)
+        overlay = Overlay(free)
         taken = self._holdings if draft is None else draft
         for ultraserver_name in _places_of(kept):
             groups = (self._index.group_by_name[ultraserver_name],)
             below = placement.slots(groups, taken, instance_type, size)
-            beside.put(ultraserver_name, below, placement.slots(groups, _closed(taken, kept), instance_type, size))
-        return beside
+            overlay.put(ultraserver_name, below, placement.slots(groups, _closed(taken, kept), instance_type, size))
+        return overlay
 
     def keeps_spares(self, instance_type: str) -> bool:
         """Return True if free groups of this type are kept as spares."""

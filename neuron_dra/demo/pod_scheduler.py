@@ -72,9 +72,8 @@ class PodScheduler:
             for kind, resource in (_KINDS | _OPTIONAL).items()
         }
         self._revision = 0  # of everything but pods without a node
-        self._judged: dict[
-            str, tuple[int, str]
-        ] = {}  # by UID of pods that fit nowhere: the revisions of cluster and pod
+        # By UID of pods that fit nowhere: the revisions of cluster and pod.
+        self._judged: dict[str, tuple[int, str]] = {}
 
     def _changed(self) -> None:
         self._revision += 1
@@ -245,10 +244,7 @@ class PodScheduler:
         if shown is not None and shown.get("message") == outcome.message:
             return
         condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": outcome.message}
-        kept = []
-        for other_condition in conditions:
-            if other_condition["type"] != "PodScheduled":
-                kept.append(other_condition)
+        kept = [other_condition for other_condition in conditions if other_condition["type"] != "PodScheduled"]
         with contextlib.suppress(ApiError):  # the pod may be gone; if not, the next attempt handles it
             await self._client.request(
                 "PATCH",

@@ -384,15 +384,7 @@ class Plugin:
         return "; ".join(reasons)
 
     async def _repair(self) -> None:
-        while True:
-            await asyncio.sleep(self._timing.prepare.repair_s)
-            try:
-                self.metrics.repaired(len(await self.prepared.repair()))
-            except (OSError, TimeoutError) as err:
-                self.prepared.unreadable = str(err)
-                log.warning("cannot check the checkpoint and the CDI files", extra={"error": str(err)})
-            else:
-                self.prepared.unreadable = None
+        await self.prepared.keep_repaired(self._timing.prepare.repair_s, self.metrics.repaired)
 
     async def _check_folders(self) -> None:
         """Check the host's directories until cancelled. Raises HostFolderReplaced."""

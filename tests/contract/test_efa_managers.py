@@ -77,9 +77,8 @@ def pods(*, has_interface: bool) -> bytes:
     ).SerializeToString()
 
 
-async def test_each_combination_of_signs_is_seen_in_one_look(short_path: Path) -> None:
-    settings, node = settings_of(short_path), Node()
-    managers = OtherManagers(
+def managers_of(settings: PluginSettings, node: Node) -> OtherManagers:
+    return OtherManagers(
         settings,
         node,  # type: ignore[arg-type]  # it has the attributes that are read
         node,  # type: ignore[arg-type]
@@ -87,6 +86,11 @@ async def test_each_combination_of_signs_is_seen_in_one_look(short_path: Path) -
         lambda: None,
         DEFAULT_TIMING.publish,
     )
+
+
+async def test_each_combination_of_signs_is_seen_in_one_look(short_path: Path) -> None:
+    settings, node = settings_of(short_path), Node()
+    managers = managers_of(settings, node)
     combinations = [
         frozenset(signs) for count in range(len(SIGNS) + 1) for signs in itertools.combinations(SIGNS, count)
     ]
@@ -104,14 +108,7 @@ async def test_each_combination_of_signs_is_seen_in_one_look(short_path: Path) -
 
 async def test_pods_count_while_the_kubelet_does_not_answer(short_path: Path) -> None:
     settings, node = settings_of(short_path), Node()
-    managers = OtherManagers(
-        settings,
-        node,  # type: ignore[arg-type]  # it has the attributes that are read
-        node,  # type: ignore[arg-type]
-        lambda: node.slice_names,
-        lambda: None,
-        DEFAULT_TIMING.publish,
-    )
+    managers = managers_of(settings, node)
     async with PodResources(NoPods(), Path(settings.kubelet_pod_resources_socket)) as kubelet:
         kubelet.body = pods(has_interface=True)
         await managers.look()

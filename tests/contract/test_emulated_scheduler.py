@@ -45,6 +45,13 @@ def with_sets(name: str) -> list[Obj]:
     return [*random_clusters.classes(), small.node(name), *made]
 
 
+def create_with_limit(api: EmbeddedApi) -> None:
+    """Create the node and a pod `p` that requests a set of four devices by its limits."""
+    for item in with_sets("a"):
+        api.create(item)
+    api.create(limited.pod(limited.one({limited.sets(4): "1"})))
+
+
 async def node_of(api: EmbeddedApi, pod: str) -> Obj:
     """Return a pod that the scheduler has bound."""
     await eventually(lambda: api.get("pods", pod, "default")["spec"].get("nodeName"), what=f"a node for {pod}")
@@ -76,9 +83,7 @@ async def test_failed_binding_is_repeated() -> None:
 
 async def test_limit_of_a_class_gets_a_claim() -> None:
     async with EmbeddedApi() as api:
-        for item in with_sets("a"):
-            api.create(item)
-        api.create(limited.pod(limited.one({limited.sets(4): "1"})))
+        create_with_limit(api)
         async with scheduled(api):
             pod = await node_of(api, "p")
         (claim,) = api.objects("resourceclaims")
@@ -100,9 +105,7 @@ async def test_limit_of_a_class_gets_a_claim() -> None:
 async def test_failed_binding_keeps_the_claim_of_limits() -> None:
     async with EmbeddedApi() as api:
         api.faults.add(InjectedFault(Do.RESPOND, verb="create", resource="pods/binding", status=503, times=2))
-        for item in with_sets("a"):
-            api.create(item)
-        api.create(limited.pod(limited.one({limited.sets(4): "1"})))
+        create_with_limit(api)
         async with scheduled(api):
             pod = await node_of(api, "p")
         (claim,) = api.objects("resourceclaims")

@@ -3,27 +3,17 @@
 from __future__ import annotations
 
 import subprocess
-from functools import cache
 
 import pytest
 
-from hack.generate import render
 from neuron_dra.core import efa
 from neuron_dra.core.wire import Obj
 from neuron_dra.emulation.admission import Denied, admit
-from tests.support import fast_yaml
-from tests.support.built_tools import HELM, needs
+from tests.support.built_tools import needs
+from tests.support.chart import rendered
 
 PLUGIN = "system:serviceaccount:neuron-dra-driver:neuron-dra-driver-sa"
 needs_helm = needs("helm")
-
-
-@cache
-def rendered(*values: str) -> tuple[Obj, ...]:
-    assert HELM is not None
-    words = [word for value in values for word in ("--set", value)]
-    text = render.template(HELM, "--set", "draDriver.image.repository=r", *words)
-    return tuple(item for item in fast_yaml.load_all(text) if item)
 
 
 def resource_slice(name: str, driver: str, node: str = "a") -> Obj:

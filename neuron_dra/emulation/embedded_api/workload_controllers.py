@@ -7,6 +7,7 @@ Source: kubernetes@v1.37.0 pkg/controller/{replicaset,deployment,daemon}.
 
 from __future__ import annotations
 
+import abc
 import hashlib
 import json
 import math
@@ -27,7 +28,7 @@ _KEPT_REPLICA_SETS: Final = 10  # the default of revisionHistoryLimit
 ENDED: Final = ("Succeeded", "Failed")
 
 
-class WorkloadController:
+class WorkloadController(abc.ABC):
     """What the controllers have in common: they find the objects that they own, create pods, and write a status."""
 
     kind = ""
@@ -59,9 +60,9 @@ class WorkloadController:
         except StatusError as error:  # of a namespace that ends, or of a template that is not valid
             self._warn(obj, str(error))
 
+    @abc.abstractmethod
     def sync(self, obj: Obj) -> None:
         """Bring the dependents and the status of an object closer to its spec."""
-        raise NotImplementedError
 
     def of(self, obj: Obj) -> list[Obj]:
         """Return the dependents that an object controls, oldest first."""

@@ -222,12 +222,7 @@ class InterfaceDriver:
         await self.managers.run()
 
     async def _repair(self) -> None:
-        while True:
-            await asyncio.sleep(self._shared.timing.prepare.repair_s)
-            try:
-                self._shared.metrics.repaired(len(await self.prepared.repair()))
-            except (OSError, TimeoutError) as err:
-                log.warning("cannot check the EFA driver's checkpoint and CDI files", extra={"error": str(err)})
+        await self.prepared.keep_repaired(self._shared.timing.prepare.repair_s, self._shared.metrics.repaired)
 
     async def _keep_sockets(self) -> None:
         """Serve the registration socket unless DRANET runs, and restore sockets that were removed."""

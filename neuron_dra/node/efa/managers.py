@@ -19,7 +19,7 @@ from neuron_dra.core.in_use import ListedPod
 from neuron_dra.node.efa.hardware import EfaHardware
 from neuron_dra.node.own_node import OwnNode
 from neuron_dra.node.prepare import pod_resources
-from neuron_dra.node.publish.coexistence import accepts
+from neuron_dra.node.publish import coexistence
 from neuron_dra.node.timing import PublishTiming
 from neuron_dra.settings import PluginSettings
 
@@ -65,7 +65,7 @@ class OtherManagers:
         """Look once at sockets and pods; the rest is known from watches."""
         before = (self._dranet, self._device_plugin, self._pods, self.looked.is_set())
         self._dranet = await asyncio.to_thread(self._dranet_sign)
-        is_plugin_alive = await asyncio.to_thread(accepts, self._device_plugin_socket)
+        is_plugin_alive = await asyncio.to_thread(coexistence.accepts, self._device_plugin_socket)
         self._device_plugin = f"its socket {DEVICE_PLUGIN_SOCKET} answers" if is_plugin_alive else ""
         await self._list()
         self.looked.set()
@@ -89,13 +89,13 @@ class OtherManagers:
 
     def _dranet_sign(self) -> str:
         """Return the sign of a DRANET that runs: a socket under the driver's name, as this driver has none."""
-        if accepts(self._dranet_socket):
+        if coexistence.accepts(self._dranet_socket):
             return f"its socket {self._dranet_socket} answers"
         try:
             paths = sorted(self._registry.glob(f"{EFA.name}*.sock"))
         except OSError as err:
             return f"{self._registry} cannot be read ({err}), so its socket cannot be ruled out"
-        return next((f"its socket {path} answers" for path in paths if accepts(path)), "")
+        return next((f"its socket {path} answers" for path in paths if coexistence.accepts(path)), "")
 
     @property
     def dranet(self) -> str:
@@ -135,10 +135,8 @@ class OtherManagers:
         return ""
 
     def _offer(self) -> str:
-        """Return the device plugin's resource that the Node offers; the kubelet keeps 0 after a plugin has stopped."""
-        allocatable = ((self._node.object or {}).get("status") or {}).get("allocatable") or {}
-        amount = str(allocatable.get(RESOURCE, "0"))
-        return "" if amount in ("0", "") else f"the Node offers {RESOURCE}: {amount}"
+        resource = coexistence.offered(self._node.object, lambda name: name == RESOURCE)
+        return f"the Node offers {resource}" if resource else ""
 
 
 def _pods_with_interfaces(pods: Iterable[ListedPod]) -> str:

@@ -77,6 +77,19 @@ class PreparedClaims:
             log.warning("restored a missing or altered CDI file", extra={"claim": str(ref), "uid": ref.uid})
         return repaired
 
+    async def keep_repaired(self, period_s: float, on_repaired: Callable[[int], None]) -> None:
+        """Repair every `period_s` seconds until cancelled, and report the number of files; errors set `unreadable`."""
+        while True:
+            await asyncio.sleep(period_s)
+            try:
+                on_repaired(len(await self.repair()))
+            except (OSError, TimeoutError) as err:
+                self.unreadable = str(err)
+                facts = {"error": str(err), "folder": str(self.store.folder)}
+                log.warning("cannot check the checkpoint and the CDI files", extra=facts)
+            else:
+                self.unreadable = None
+
     async def rebuilt(self, claims: dict[str, PreparedClaim]) -> None:
         """Replace a damaged checkpoint with one that has `claims`. Raises OSError."""
         async with self.order:

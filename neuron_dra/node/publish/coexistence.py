@@ -152,13 +152,18 @@ def accepts(path: Path) -> bool:
 
 
 def advertised(node: Mapping[str, Any] | None) -> str | None:
-    """Return the first device plugin resource that the Node offers, such as `aws.amazon.com/neuron: 16`, or None.
+    """Return the first resource of a Neuron device plugin that the Node offers, as `offered` does, or None."""
+    return offered(node, lambda name: name.startswith(RESOURCE_PREFIX))
+
+
+def offered(node: Mapping[str, Any] | None, is_of_plugin: Callable[[str], bool]) -> str | None:
+    """Return the first resource of a device plugin that the Node offers, such as `aws.amazon.com/neuron: 16`, or None.
 
     The kubelet keeps an amount of 0 after a plugin has stopped; that does not count.
     """
     allocatable = ((node or {}).get("status") or {}).get("allocatable") or {}
     for name, amount in sorted(allocatable.items()):
-        if name.startswith(RESOURCE_PREFIX) and str(amount) not in ("0", ""):
+        if is_of_plugin(name) and str(amount) not in ("0", ""):
             return f"{name}: {amount}"
     return None
 
