@@ -34,13 +34,18 @@ class ClaimPods:
         self._timing = timing
         self._sender = sender
         self._looks: dict[str, Tries] = {}
+        self._uids: dict[str, str] = {}  # by the claim's namespace/name
         self.found: dict[str, Pods] = {}
 
     def look(self, claims: Sequence[ClaimUse], now: datetime.datetime) -> datetime.datetime | None:
         """Let the pods that are due be read; return when the next are due."""
         use_by_ref = {use.ref: use for use in claims}
-        self.found = {ref: pods for ref, pods in self.found.items() if ref in use_by_ref}
-        self._looks = {ref: self._looks.get(ref, Tries(0, now)) for ref in use_by_ref}
+        # A claim that was created again under the same name is another one, and has other pods.
+        same = {ref for ref, use in use_by_ref.items() if self._uids.get(ref) == use.uid}
+        self._uids = {ref: use.uid for ref, use in use_by_ref.items()}
+        self.found = {ref: pods for ref, pods in self.found.items() if ref in same}
+        looks = {ref: tries for ref, tries in self._looks.items() if ref in same}
+        self._looks = {ref: looks.get(ref, Tries(0, now)) for ref in use_by_ref}
         due = [use for ref, use in use_by_ref.items() if self._looks[ref].next_at <= now]
         self._sender.decide("pods of claims", [self._wish(use, now) for use in due])
         return min((tries.next_at for tries in self._looks.values() if tries.next_at > now), default=None)
@@ -55,14 +60,16 @@ class ClaimPods:
 
     async def _one(self, use: ClaimUse, now: datetime.datetime, term: int) -> Answer:
         tries = self._looks.get(use.ref, Tries(0, now))
-        answer = Answer.DECIDED
+        answer, pods = Answer.DECIDED, None
         try:
             pods = tuple(sorted([user for node in use.nodes for user in await self._users_on(node, use)]))
         except (ApiError, *MALFORMED) as err:
             facts = {"claim": use.ref, "error": str(err) or repr(err)}
             log.warning("the pods that use a claim could not be read", extra=facts)
             answer = answer_of(err)
-        else:
+        if self._uids.get(use.ref) != use.uid:
+            return answer  # another claim has taken the name meanwhile
+        if pods is not None:
             if pods != self.found.get(use.ref):
                 tries = Tries(0, now)  # what changes is looked at more often
             self.found[use.ref] = pods

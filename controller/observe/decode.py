@@ -149,6 +149,7 @@ def claim_use(item: Wire) -> ClaimUse | None:
         reserved_class=WORKLOAD_CLASS in used_classes,
         workload_id=workload_id,
         others=tuple(sorted(map(_consumer, other_consumers))),
+        uid=str(meta.get("uid", "")),
     )
 
 

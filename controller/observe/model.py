@@ -157,9 +157,8 @@ class Consumer:
 class ClaimUse:
     """A ResourceClaim with allocated Neuron devices. `pods` are name and UID of the pods in its reservedFor.
 
-    `others` are the consumers in it that are no pods: which pods use the claim is then known from the pods only.
-    `workload_id` and `workload_uid` come from its configuration for our driver; templates of AWS's operator have no
-    UID. `reserved_class`: it uses the DeviceClass of reserved devices, so it was allocated after the tag.
+    `others` are its other consumers; then only the pods say which of them use the claim. Its configuration names the
+    workload; templates of AWS's operator have no UID. `reserved_class`: it was allocated after the tag.
     """
 
     namespace: str
@@ -170,6 +169,7 @@ class ClaimUse:
     reserved_class: bool = False
     workload_id: str | None = None
     others: tuple[Consumer, ...] = ()
+    uid: str = ""
 
     @property
     def ref(self) -> str:

@@ -109,7 +109,7 @@ def metadata(raw: Raw) -> Item:
 
 
 def _use(who: objects.Identity, nodes: tuple[str, ...], pods: tuple[tuple[str, str], ...]) -> ClaimUse:
-    return ClaimUse(who.namespace, who.name, nodes, workload_uid=None, pods=pods)
+    return ClaimUse(who.namespace, who.name, nodes, workload_uid=None, pods=pods, uid=who.uid)
 
 
 def _item(use: ClaimUse | None) -> Item:

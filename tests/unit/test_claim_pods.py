@@ -8,13 +8,19 @@ from typing import Any
 import msgspec
 import pytest
 
+from controller.apply.claim_pods import ClaimPods
 from controller.decisions.actions import Evict
 from controller.observe import decode
+from controller.observe.caches import wall_clock
 from controller.observe.model import ClaimUse, Consumer
 from controller.observe.projections import Pod
 from controller.plan.claim_pods import users
 from controller.plan.planning import plan
+from controller.timing import DEFAULT_TIMING
 from neuron_dra.core.wire import Obj
+from neuron_dra.kube.client import KubeClient
+from neuron_dra.kube.config import KubeConfig
+from tests.support.sending import new_sender, sent
 from tests.unit.failing_world import LIMITS, running
 from tests.unit.ultraserver_world import World
 
@@ -144,3 +150,29 @@ def test_pods_of_a_group_that_their_node_rejects_are_suspects() -> None:
     found = plan(replace(world.snapshot(), shared_by={"ml/strange": PODS}), world.now, LIMITS)
     assert "ml/strange" in {use.ref for use in asked.shared}
     assert [(each.name, each.uid, each.node) for each in found.suspects] == [(*each, "u0-0") for each in PODS]
+
+
+class PodsOfANode(KubeClient):
+    """An API server with these pods on each node."""
+
+    def __init__(self, *pods: Pod) -> None:
+        super().__init__(KubeConfig("pods:"))
+        self.pods = pods
+
+    async def _send(self, method: str, path: str, *_: object) -> bytes:
+        return b'{"kind":"PodList","metadata":{"resourceVersion":"1"},"items":%s}' % msgspec.json.encode(self.pods)
+
+
+async def test_pods_of_a_deleted_claim_are_not_those_of_the_next_claim_with_its_name() -> None:
+    first_claim = ClaimUse("ml", "claim", ("u0-0",), None, others=(GANG,), uid="first")
+    second_claim = replace(first_claim, uid="second")
+    server, sender, now = PodsOfANode(pod()), new_sender(), wall_clock()
+    looks = ClaimPods(server, DEFAULT_TIMING.pods, sender)
+    await sent(sender, lambda: looks.look([first_claim], now))
+    pods_of_the_first = looks.found
+    server.pods = ()
+    looks.look([second_claim], now)
+    pods_before_the_second_was_read = looks.found
+    await sent(sender, lambda: looks.look([second_claim], now))
+    assert (pods_of_the_first, pods_before_the_second_was_read) == ({"ml/claim": (("gang-0", "uid-0"),)}, {})
+    assert looks.found == {"ml/claim": ()}
