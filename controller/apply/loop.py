@@ -32,6 +32,8 @@ from neuron_dra.errors import ApiError
 
 log = logging.getLogger(__name__)
 
+MOST_GATHERED_S: Final = 0.5
+"""A plan that takes long gathers changes for as long as it takes, up to this."""
 BUSY_PASSES: Final = 50  # consecutive passes with writes: another program reverts them
 
 
@@ -123,8 +125,10 @@ class Reconciler:
         waits = backoff.delays(*self._timing.retry_s, random.random)
         busy = 0
         wait_s: float | None = None
+        gather_s = self._timing.gather_s
+        loop = asyncio.get_running_loop()
         while True:
-            await next_change(self.changed, wait_s, self._timing.gather_s, self._answered)
+            await next_change(self.changed, wait_s, gather_s, self._answered)
             leads = self._leadership.holds()
             if self._caches.missing() or not leads:
                 self._metrics.leading(leads)
@@ -134,7 +138,10 @@ class Reconciler:
             try:
                 self._progressed()
                 was_idle = self._applier.sender.is_idle
+                began_s = loop.time()
                 plan, waiting = await self._pass()
+                # While thousands of writes are answered, half of the time is left for the requests themselves.
+                gather_s = min(max(self._timing.gather_s, loop.time() - began_s), MOST_GATHERED_S)
             except EndedTerm:
                 log.info("the plan was abandoned: its term of leadership has ended")
                 wait_s = 0.0
@@ -186,7 +193,7 @@ class Reconciler:
             *reads,
             self._caches.next_recovery(),
             self._room.look(plan.waiting.split, self._caches.index(), self.known(now), now),
-            self._writes.next_due(plan.actions),
+            self._writes.next_due(),
             self._applier.refusals.look(plan.suspects, now),
             self._applier.pod_looks.look(plan.starting, now),
             self._applier.rendezvous.look(plan.meetings, now),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import datetime
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
@@ -59,15 +59,14 @@ class Backoff:
         self._last: dict[str, str] = {}  # the last content by object
         self._swept_at: datetime.datetime | None = None
 
-    def due(self, action: Action, now: datetime.datetime) -> datetime.datetime:
-        """Return when this write is due: `now`, or the time after its last try."""
-        return self.next_try(action) or now
-
     def next_try(self, action: Action) -> datetime.datetime | None:
         """Return when a write that was rejected, or had no effect, may be tried again; None for other writes."""
         object_key = _object(action)
-        same = self._last.get(object_key) == _content(action)
-        tries_of_write = (self._refused.get(object_key), self._written.get(object_key) if same else None)
+        tries_of_write = [self._refused.get(object_key)]
+        tries_of_content = self._written.get(object_key)
+        # A digest costs more than all else here, and a plan may have a write for each node of the cluster.
+        if tries_of_content is not None and self._last.get(object_key) == _content(action):
+            tries_of_write.append(tries_of_content)
         return max((tries.next_at for tries in tries_of_write if tries is not None), default=None)
 
     def refused(self, action: Action, now: datetime.datetime) -> None:
@@ -82,11 +81,6 @@ class Backoff:
             self._written.pop(object_key, None)
         self._try(self._written, object_key, action, now)
         self._last[object_key] = content
-
-    def earliest(self, actions: Iterable[Action], now: datetime.datetime) -> datetime.datetime | None:
-        """Return when the first waiting write of these is due; None if none waits."""
-        moments = (self.due(action, now) for action in actions)
-        return min((moment for moment in moments if moment > now), default=None)
 
     def _try(self, tries: dict[str, Tries], key: str, action: Action, now: datetime.datetime) -> None:
         """Count a try, and remove old entries."""

@@ -86,6 +86,7 @@ class Writes:
         self._throttle = throttle
         self._clock = clock
         self._backoff = Backoff(self._timing)
+        self._next_tries: dict[int, datetime.datetime] = {}  # by id(), because a write may hold a dict
         self._unwritable: dict[str, tuple[str, datetime.datetime]] = {}  # NeuronUltraServer: why, and until when
         self._without_namespace = False
         self.rejections = Rejections()
@@ -99,8 +100,13 @@ class Writes:
     def begin(self, actions: Sequence[Action], now: datetime.datetime) -> None:
         """Start a pass with the writes of a plan."""
         self._now, self._begun_at = now, self._clock()
+        self._next_tries = {}
+        for action in actions:
+            next_try = self._backoff.next_try(action)
+            if next_try is not None:
+                self._next_tries[id(action)] = next_try
         # Also those that are tried in this pass: the metric does not change with every try.
-        self._metrics.held(sum(self._backoff.next_try(action) is not None for action in actions))
+        self._metrics.held(len(self._next_tries))
         self.rejections.keep(actions)
 
     def assumed(self) -> tuple[Reservation, ...]:
@@ -219,7 +225,7 @@ class Writes:
 
     def _waits(self, action: Action) -> bool:
         """Return whether a write is not due yet, because it was rejected or had no effect before."""
-        next_try = self._backoff.next_try(action)
+        next_try = self._next_tries.get(id(action))
         return next_try is not None and next_try > self._now
 
     def rejected_statuses(self, actions: Sequence[Action]) -> frozenset[str]:
@@ -227,7 +233,7 @@ class Writes:
         status_writes = (action for action in actions if isinstance(action, WriteWorkloadStatus))
         rejected_uids = []
         for write in status_writes:
-            if self._backoff.next_try(write) is not None:
+            if id(write) in self._next_tries:
                 rejected_uids.append(write.uid)
         return frozenset(rejected_uids)
 
@@ -238,11 +244,11 @@ class Writes:
         }
         return {ultraserver_name: why for ultraserver_name, (why, _) in self._unwritable.items()}
 
-    def next_due(self, actions: Sequence[Action]) -> datetime.datetime | None:
+    def next_due(self) -> datetime.datetime | None:
         """Return when the first write that waits is due, or an unwritable object is tried again; None for never."""
         moments = [until for _, until in self._unwritable.values()]
-        earliest = self._backoff.earliest(actions, self._now)
-        return min((*moments, *((earliest,) if earliest is not None else ())), default=None)
+        moments += [next_try for next_try in self._next_tries.values() if next_try > self._now]
+        return min(moments, default=None)
 
     async def _try(self, action: Action, now: datetime.datetime, term: int) -> Answer:
         """Make one write and note what follows from its answer. Raises EndedTerm."""

@@ -125,7 +125,8 @@ async def test_unsent_write_is_no_failure(api: EmbeddedApi) -> None:
         leadership.term += 1
         sent = len(api.log)
         await applier.sender.send_all()
-        assert (len(api.log), writes.next_due([evict])) == (sent, None)
+        writes.begin([evict], NOW)
+        assert (len(api.log), writes.next_due()) == (sent, None)
 
 
 async def test_plan_of_an_ended_term_is_abandoned(api: EmbeddedApi) -> None:

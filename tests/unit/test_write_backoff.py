@@ -43,13 +43,18 @@ WRITES: dict[str, Callable[[int], Action]] = {
 }
 
 
+def due_at(backoff: Backoff, action: Action, now: datetime.datetime) -> datetime.datetime:
+    """Return when a write is due: `now`, or the time of its next try."""
+    return backoff.next_try(action) or now
+
+
 def tries(make: Callable[[int], Action], after: Callable[[Backoff, Action, datetime.datetime], None]) -> list[float]:
     """Return the times of a write within an hour in which each plan has it."""
     backoff, now = Backoff(DEFAULT_TIMING.writes), START
     found: list[float] = []
     while now < START + datetime.timedelta(hours=1):
         action = make(len(found))
-        due = backoff.due(action, now)
+        due = due_at(backoff, action, now)
         if due > now:
             now = due
             continue
@@ -75,7 +80,7 @@ def test_a_write_that_is_rejected_for_days_is_tried_again() -> None:
     backoff, now, action = Backoff(DEFAULT_TIMING.writes), START, WRITES["labels"](0)
     for _ in range(3_000):
         backoff.refused(action, now)
-        now = backoff.due(action, now)
+        now = due_at(backoff, action, now)
     assert now > START + datetime.timedelta(days=3)
 
 
@@ -84,18 +89,18 @@ def test_another_object_does_not_wait() -> None:
     backoff = Backoff(DEFAULT_TIMING.writes)
     first, second = Evict("ml", "pod-0", "uid-0"), Evict("ml", "pod-1", "uid-1")
     backoff.refused(first, START)
-    assert (backoff.due(first, START) > START, backoff.due(second, START)) == (True, START)
+    assert (due_at(backoff, first, START) > START, due_at(backoff, second, START)) == (True, START)
     again = replace(first, uid="another pod of the same name")
-    assert backoff.due(again, START) == START
+    assert due_at(backoff, again, START) == START
 
 
 def test_new_content_waits_only_after_rejection() -> None:
     backoff = Backoff(DEFAULT_TIMING.writes)
     backoff.written(status("1"), START)
-    assert backoff.due(status("2", "Degraded"), START) == START
-    assert backoff.due(status("2"), START) > START
+    assert due_at(backoff, status("2", "Degraded"), START) == START
+    assert due_at(backoff, status("2"), START) > START
     backoff.refused(status("3"), START)
-    assert backoff.due(status("4", "Degraded"), START) > START
+    assert due_at(backoff, status("4", "Degraded"), START) > START
 
 
 def test_effective_write_resets_the_backoff() -> None:
@@ -105,7 +110,7 @@ def test_effective_write_resets_the_backoff() -> None:
         now = START + datetime.timedelta(seconds=10 * number)
         for reason in ("Reserved", "Free"):
             action = status(str(number), reason)
-            assert backoff.due(action, now) == now
+            assert due_at(backoff, action, now) == now
             backoff.written(action, now)
 
 
@@ -113,9 +118,9 @@ def test_success_resets_the_delay() -> None:
     backoff = Backoff(DEFAULT_TIMING.writes)
     for number in range(6):
         backoff.refused(status(str(number)), START)
-    assert backoff.due(status("7"), START) > START + datetime.timedelta(seconds=10)
+    assert due_at(backoff, status("7"), START) > START + datetime.timedelta(seconds=10)
     backoff.written(status("7", "Pending"), START)
-    assert backoff.due(status("8"), START) == START
+    assert due_at(backoff, status("8"), START) == START
 
 
 def test_quiet_objects_are_dropped() -> None:
@@ -125,7 +130,7 @@ def test_quiet_objects_are_dropped() -> None:
     later = START + TEN_MINUTES + datetime.timedelta(seconds=91)
     backoff.refused(Evict("ml", "pod-1", "uid-1"), later)
     backoff.refused(one, later)
-    assert backoff.due(one, later) == later + datetime.timedelta(seconds=5)
+    assert due_at(backoff, one, later) == later + datetime.timedelta(seconds=5)
 
 
 def test_writes_that_had_their_effect_are_forgotten_after_a_minute() -> None:
@@ -138,27 +143,28 @@ def test_writes_that_had_their_effect_are_forgotten_after_a_minute() -> None:
         if number % 20 == 0:
             backoff.written(reverted, now)
     assert len(backoff._written) == len(backoff._last) <= 130
-    assert backoff.due(reverted, now) > now + datetime.timedelta(seconds=60)  # the control: it had none
+    assert due_at(backoff, reverted, now) > now + datetime.timedelta(seconds=60)  # the control: it had none
 
 
 def test_template_of_a_recreated_workload_does_not_wait() -> None:
     backoff = Backoff(DEFAULT_TIMING.writes)
     former, new = (CreateTemplate(template_of(uid)) for uid in ("uid-1", "uid-2"))
     backoff.refused(former, START)
-    assert (backoff.due(former, START) > START, backoff.due(new, START)) == (True, START)
+    assert (due_at(backoff, former, START) > START, due_at(backoff, new, START)) == (True, START)
 
 
 def template_of(uid: str) -> dict[str, Any]:
     return {"metadata": {"namespace": "ml", "name": "job", "ownerReferences": [{"uid": uid}]}}
 
 
-def test_next_due_write_is_known() -> None:
+def test_rejected_eviction_waits_longer_than_other_rejected_writes() -> None:
     backoff = Backoff(DEFAULT_TIMING.writes)
-    one, two = Evict("ml", "pod-0", "uid-0"), LabelNode("node-0", "uid-0", {})
-    assert backoff.earliest([one, two], START) is None
-    backoff.refused(one, START)
-    backoff.refused(two, START)
-    assert backoff.earliest([one, two], START) == START + datetime.timedelta(seconds=0.2)
+    eviction, labels = Evict("ml", "pod-0", "uid-0"), LabelNode("node-0", "uid-0", {})
+    assert (backoff.next_try(eviction), backoff.next_try(labels)) == (None, None)
+    backoff.refused(eviction, START)
+    backoff.refused(labels, START)
+    delays = [(due_at(backoff, write, START) - START).total_seconds() for write in (eviction, labels)]
+    assert delays == [DEFAULT_TIMING.writes.first_eviction_s, DEFAULT_TIMING.writes.first_s]
 
 
 @given(st.lists(st.tuples(st.sampled_from(sorted(WRITES)), st.booleans(), st.floats(0, 30)), max_size=60))
@@ -169,7 +175,7 @@ def test_rejections_are_limited_in_any_order(steps: list[tuple[str, bool, float]
     for number, (name, is_refused, wait) in enumerate(steps):
         now += datetime.timedelta(seconds=wait)
         action = WRITES[name](number)
-        if backoff.due(action, now) > now:
+        if due_at(backoff, action, now) > now:
             continue
         if is_refused:
             backoff.refused(action, now)
