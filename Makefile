@@ -117,7 +117,7 @@ build/mutation-packages/.installed: requirements/mutation.txt $(VENV)/.installed
 
 SEED ?= 1
 MODULES ?=
-mutation: build/mutation-packages/.installed ## Test core/ and controller/plan by mutation (MODULES="neuron_dra.core.slices*": some); takes hours
+mutation: build/mutation-packages/.installed ## Test core/ and planner/ by mutation (MODULES="neuron_dra.core.slices*": some); takes hours
 	@mkdir -p mutants && ln -sfn ../$(VENV) mutants/.venv # its programs are started by tests
 	@PYTHONPATH=$(CURDIR)/build/mutation-packages $(BIN)/python -m mutmut run $(MODULES)
 	@$(BIN)/python -m hack.reports.mutation

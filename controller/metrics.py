@@ -11,16 +11,16 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from controller.decisions.actions import Plan
-from controller.decisions.reasons import WAITS_FOR_QUEUE
-from controller.decisions.states import State
-from controller.fleet.due_times import DueTimes
-from controller.fleet.fleet_index import FleetIndex
-from controller.fleet.reserved import put
-from controller.fleet.spares import SIZE, Numbers
-from controller.observe import decode
-from controller.observe.model import ENDS_SOON, Workload, condition
 from neuron_dra.core import vocabulary
+from neuron_dra.planner.decisions.actions import Plan
+from neuron_dra.planner.decisions.reasons import WAITS_FOR_QUEUE
+from neuron_dra.planner.decisions.states import State
+from neuron_dra.planner.fleet.due_times import DueTimes
+from neuron_dra.planner.fleet.fleet_index import FleetIndex
+from neuron_dra.planner.fleet.reserved import put
+from neuron_dra.planner.fleet.spares import SIZE, Numbers
+from neuron_dra.planner.observed import decode
+from neuron_dra.planner.observed.model import ENDS_SOON, Workload, condition
 
 PREFIX = "neuron_ultraserver"
 

@@ -14,8 +14,6 @@ from controller.apply.fence import Fence
 from controller.apply.leader import Alone, Leader, Leadership
 from controller.apply.loop import Reconciler
 from controller.apply.requests import Applier
-from controller.decisions.actions import WaitingWorkloads
-from controller.fleet.fleet_index import FleetIndex
 from controller.jobs.reservations import JobReservations
 from controller.jobs.watches import JobWatches
 from controller.metrics import Metrics
@@ -30,6 +28,8 @@ from neuron_dra.http import HttpServer
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import KubeConfig
 from neuron_dra.kube.events import EventRecorder
+from neuron_dra.planner.decisions.actions import WaitingWorkloads
+from neuron_dra.planner.fleet.fleet_index import FleetIndex
 
 if TYPE_CHECKING:
     from controller.query.grpc_server import QueryServer

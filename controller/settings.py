@@ -12,15 +12,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
-from controller.fleet import spares as spare_groups
-from controller.observe.model import GROUP, JOBS_LABEL, LIMIT_ANNOTATION
-from controller.plan.planning import Limits
 from controller.timing import DEFAULT_TIMING
 from neuron_dra import setting_table
 from neuron_dra.core import capacity_block, durations, node_conditions
 from neuron_dra.core.node_conditions import FaultCondition
 from neuron_dra.core.ultraserver import NAMESPACE
 from neuron_dra.errors import SettingsError
+from neuron_dra.planner.fleet import spares as spare_groups
+from neuron_dra.planner.observed.model import GROUP, JOBS_LABEL, LIMIT_ANNOTATION
+from neuron_dra.planner.plan.planning import Limits
 from neuron_dra.setting_table import SOCKET_PATH_BYTES, Setting, is_host_and_port, one_of, truth
 
 NOTICED: Final = datetime.timedelta(seconds=DEFAULT_TIMING.client.watch.bookmarks_s)

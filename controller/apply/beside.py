@@ -11,10 +11,10 @@ from collections.abc import Callable
 from typing import Protocol
 
 from controller.apply.fence import EndedTerm, Fence
-from controller.fleet.fleet_index import FleetIndex
 from controller.timing import PassTiming
 from neuron_dra.core import backoff
 from neuron_dra.errors import ApiError
+from neuron_dra.planner.fleet.fleet_index import FleetIndex
 
 log = logging.getLogger(__name__)
 

@@ -11,14 +11,14 @@ from typing import Final
 from controller.apply.outbox import Answer, RequestWish
 from controller.apply.sender import Sender, answer_of
 from controller.apply.write_backoff import Tries
-from controller.observe import projections
-from controller.observe.model import ClaimUse, Pods
-from controller.plan.claim_pods import users
 from controller.timing import PodTiming
 from neuron_dra.errors import ApiError
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.objects import MALFORMED
 from neuron_dra.kube.requests import PODS
+from neuron_dra.planner.observed import projections
+from neuron_dra.planner.observed.model import ClaimUse, Pods
+from neuron_dra.planner.plan.claim_pods import users
 
 log = logging.getLogger(__name__)
 

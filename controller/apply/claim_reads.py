@@ -11,12 +11,12 @@ from functools import partial
 from controller.apply.outbox import Answer, RequestWish
 from controller.apply.sender import Sender, answer_of
 from controller.apply.write_backoff import Tries
-from controller.decisions.actions import NodesToRead
-from controller.fleet.fleet_index import FleetIndex
 from controller.observe.caches import Caches
-from controller.observe.model import PublishedNode, ReadClaims
 from controller.timing import PodTiming
 from neuron_dra.errors import ApiError
+from neuron_dra.planner.decisions.actions import NodesToRead
+from neuron_dra.planner.fleet.fleet_index import FleetIndex
+from neuron_dra.planner.observed.model import PublishedNode, ReadClaims
 
 log = logging.getLogger(__name__)
 

@@ -18,10 +18,10 @@ from controller.apply.fence import EndedTerm
 from controller.apply.outbox import Answer, RequestWish
 from controller.apply.sender import Sender, answer_of
 from controller.apply.write_backoff import Tries
-from controller.fleet.due_times import DueTimes
 from neuron_dra.errors import AlreadyExists, ApiError, Conflict, Forbidden, Invalid, NotFound
 from neuron_dra.kube.events import EventRecorder
 from neuron_dra.kube.objects import MALFORMED
+from neuron_dra.planner.fleet.due_times import DueTimes
 
 log = logging.getLogger(__name__)
 

@@ -18,17 +18,17 @@ from controller.apply.requests import Applier
 from controller.apply.room_looks import RoomLooks
 from controller.apply.status_throttle import StatusThrottle
 from controller.apply.writes import Writes
-from controller.decisions.actions import NOTHING_KEPT, Evict, Plan, WaitingWorkloads
-from controller.fleet.fleet_index import FleetIndex
 from controller.metrics import Metrics
 from controller.observe.caches import Caches, wall_clock
-from controller.observe.model import Admission, Known, Turn, shortened
-from controller.plan import planning
-from controller.plan.planning import Limits
 from controller.timing import Timing
 from neuron_dra.core import backoff
 from neuron_dra.core.names import WORKLOAD_CLASS
 from neuron_dra.errors import ApiError
+from neuron_dra.planner.decisions.actions import NOTHING_KEPT, Evict, Plan, WaitingWorkloads
+from neuron_dra.planner.fleet.fleet_index import FleetIndex
+from neuron_dra.planner.observed.model import Admission, Known, Turn, shortened
+from neuron_dra.planner.plan import planning
+from neuron_dra.planner.plan.planning import Limits
 
 log = logging.getLogger(__name__)
 

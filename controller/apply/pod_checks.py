@@ -17,9 +17,6 @@ from controller.apply.outbox import Answer, RequestWish
 from controller.apply.pod_eviction import evict
 from controller.apply.sender import Sender, answer_of
 from controller.apply.write_backoff import Tries
-from controller.observe import projections
-from controller.observe.model import API_VERSION, UNSCHEDULED, Starting, scheduling_refusal
-from controller.plan import pod_start
 from controller.timing import PodTiming
 from neuron_dra.core.wire import Wire
 from neuron_dra.errors import ApiError, Conflict, NotFound
@@ -27,6 +24,9 @@ from neuron_dra.kube.client import Cursor, KubeClient
 from neuron_dra.kube.events import EventRecorder, reference
 from neuron_dra.kube.objects import MALFORMED
 from neuron_dra.kube.requests import PODS, RESOURCE_CLAIMS
+from neuron_dra.planner.observed import projections
+from neuron_dra.planner.observed.model import API_VERSION, UNSCHEDULED, Starting, scheduling_refusal
+from neuron_dra.planner.plan import pod_start
 
 log = logging.getLogger(__name__)
 

@@ -12,17 +12,17 @@ from typing import Final
 
 from controller.apply.outbox import Answer, RequestWish
 from controller.apply.sender import Sender, answer_of
-from controller.fleet.changed_objects import ChangedObjects
-from controller.fleet.due_times import DueTimes
-from controller.fleet.fleet_index import FleetIndex
-from controller.fleet.reserved import put
-from controller.observe.model import Workload
 from controller.timing import WriteTiming
 from neuron_dra.core.wire import Wire
 from neuron_dra.errors import ApiError, NotFound
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.objects import MALFORMED
 from neuron_dra.kube.requests import PRIORITY_CLASSES
+from neuron_dra.planner.fleet.changed_objects import ChangedObjects
+from neuron_dra.planner.fleet.due_times import DueTimes
+from neuron_dra.planner.fleet.fleet_index import FleetIndex
+from neuron_dra.planner.fleet.reserved import put
+from neuron_dra.planner.observed.model import Workload
 
 log = logging.getLogger(__name__)
 

@@ -12,14 +12,14 @@ from controller.apply.outbox import Answer, RequestWish
 from controller.apply.pod_eviction import evict
 from controller.apply.sender import Sender, answer_of
 from controller.apply.write_backoff import Tries
-from controller.fleet.refused_pods import LOOK_AGAIN, event_message, refused_until
-from controller.observe.model import Suspect
 from controller.timing import PodTiming
 from neuron_dra.errors import ApiError, Conflict, NotFound
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.events import EventRecorder
 from neuron_dra.kube.objects import MALFORMED
 from neuron_dra.kube.requests import PODS
+from neuron_dra.planner.fleet.refused_pods import LOOK_AGAIN, event_message, refused_until
+from neuron_dra.planner.observed.model import Suspect
 
 log = logging.getLogger(__name__)
 

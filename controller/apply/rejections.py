@@ -21,7 +21,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from controller.decisions.actions import (
+from neuron_dra.core.ultraserver import NAMESPACE
+from neuron_dra.errors import ApiError
+from neuron_dra.kube.events import reference
+from neuron_dra.planner.decisions.actions import (
     Action,
     CreateTemplate,
     CreateUltraServer,
@@ -35,11 +38,8 @@ from controller.decisions.actions import (
     WriteUltraServerStatus,
     WriteWorkloadStatus,
 )
-from controller.decisions.reasons import Reason
-from controller.observe.model import API_VERSION, WORKLOAD_KIND, condition
-from neuron_dra.core.ultraserver import NAMESPACE
-from neuron_dra.errors import ApiError
-from neuron_dra.kube.events import reference
+from neuron_dra.planner.decisions.reasons import Reason
+from neuron_dra.planner.observed.model import API_VERSION, WORKLOAD_KIND, condition
 
 _CONDITIONS: Final[dict[type[Action], tuple[Reason, str]]] = {
     SetFinalizers: (Reason.FINALIZER_REJECTED, "the write of this workload's finalizer"),

@@ -14,8 +14,6 @@ from controller.apply.fence import EndedTerm
 from controller.apply.outbox import Answer, RequestWish
 from controller.apply.sender import Sender, answer_of
 from controller.apply.write_backoff import Tries
-from controller.observe.model import API_VERSION, Meeting
-from controller.plan import rendezvous as plan
 from controller.timing import RendezvousTiming
 from neuron_dra.core import rendezvous
 from neuron_dra.core.wire import Wire
@@ -24,6 +22,8 @@ from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.events import EventRecorder, reference
 from neuron_dra.kube.objects import MALFORMED
 from neuron_dra.kube.requests import ENDPOINT_SLICES, PODS, SERVICES, Resource
+from neuron_dra.planner.observed.model import API_VERSION, Meeting
+from neuron_dra.planner.plan import rendezvous as plan
 
 log = logging.getLogger(__name__)
 

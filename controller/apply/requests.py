@@ -18,25 +18,7 @@ from controller.apply.refused_pod_eviction import Refusals
 from controller.apply.rendezvous_service import RendezvousServices
 from controller.apply.schema_check import Schemas
 from controller.apply.sender import Sender, answer_of
-from controller.decisions.actions import (
-    Action,
-    CreateTemplate,
-    CreateUltraServer,
-    DeleteTemplate,
-    DeleteUltraServer,
-    Evict,
-    LabelNode,
-    SetFinalizers,
-    SetUltraServerFinalizers,
-    UpdateTopology,
-    WriteUltraServerStatus,
-    WriteWorkloadStatus,
-)
-from controller.fleet.fleet_index import FleetIndex
 from controller.observe.caches import Caches
-from controller.observe.model import API_VERSION, ENDS_SOON, EXPIRED, FINALIZER, IN_USE, condition
-from controller.plan import block_end
-from controller.plan.expiry import SOON
 from controller.timing import Timing
 from neuron_dra.core.ultraserver import NAMESPACE
 from neuron_dra.errors import ApiError, Conflict, Forbidden, Invalid, NotFound, TooManyRequests, Unavailable
@@ -51,6 +33,24 @@ from neuron_dra.kube.requests import (
     NODES,
     Resource,
 )
+from neuron_dra.planner.decisions.actions import (
+    Action,
+    CreateTemplate,
+    CreateUltraServer,
+    DeleteTemplate,
+    DeleteUltraServer,
+    Evict,
+    LabelNode,
+    SetFinalizers,
+    SetUltraServerFinalizers,
+    UpdateTopology,
+    WriteUltraServerStatus,
+    WriteWorkloadStatus,
+)
+from neuron_dra.planner.fleet.fleet_index import FleetIndex
+from neuron_dra.planner.observed.model import API_VERSION, ENDS_SOON, EXPIRED, FINALIZER, IN_USE, condition
+from neuron_dra.planner.plan import block_end
+from neuron_dra.planner.plan.expiry import SOON
 
 log = logging.getLogger(__name__)
 

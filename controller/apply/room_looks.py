@@ -8,13 +8,13 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Final
 
-from controller.decisions.actions import Verdict
-from controller.fleet.fleet_index import FleetIndex
-from controller.fleet.spares import Numbers
-from controller.observe.model import Known
-from controller.plan import room
 from controller.timing import RoomTiming
 from neuron_dra.core.turns import in_turn
+from neuron_dra.planner.decisions.actions import Verdict
+from neuron_dra.planner.fleet.fleet_index import FleetIndex
+from neuron_dra.planner.fleet.spares import Numbers
+from neuron_dra.planner.observed.model import Known
+from neuron_dra.planner.plan import room
 
 log = logging.getLogger(__name__)
 

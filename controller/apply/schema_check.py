@@ -22,9 +22,6 @@ import msgspec
 from controller.apply import published_schema
 from controller.apply.outbox import Answer, RequestWish
 from controller.apply.sender import Sender, answer_of
-from controller.decisions import objects as render
-from controller.observe import results
-from controller.observe.model import GROUP, VERSION, WORKLOAD_KIND, shortened
 from controller.timing import WriteTiming
 from neuron_dra.core.notice import Notice, NoticeReason
 from neuron_dra.core.rendezvous import HOST, Rendezvous
@@ -33,6 +30,9 @@ from neuron_dra.core.wire import Wire
 from neuron_dra.errors import ApiError
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.requests import NEURON_ULTRASERVERS, NEURON_WORKLOADS, Resource
+from neuron_dra.planner.decisions import objects as render
+from neuron_dra.planner.observed import results
+from neuron_dra.planner.observed.model import GROUP, VERSION, WORKLOAD_KIND, shortened
 
 log = logging.getLogger(__name__)
 

@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from controller.decisions.actions import Action, Plan, WriteWorkloadStatus
 from controller.timing import WriteTiming
+from neuron_dra.planner.decisions.actions import Action, Plan, WriteWorkloadStatus
 
 _NUMBER: Final = re.compile(r"\d+", re.ASCII)
 

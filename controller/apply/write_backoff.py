@@ -14,13 +14,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
-from controller.decisions.actions import (
+from controller.timing import WriteTiming
+from neuron_dra.planner.decisions.actions import (
     Action,
     CreateTemplate,
     CreateUltraServer,
     Evict,
 )
-from controller.timing import WriteTiming
 
 GROWTH: Final = 3
 ENOUGH: Final = 20

@@ -16,25 +16,8 @@ from controller.apply.requests import READ_AGAIN, Applier
 from controller.apply.sender import answer_of
 from controller.apply.status_throttle import StatusThrottle
 from controller.apply.write_backoff import Backoff
-from controller.decisions.actions import (
-    Action,
-    CreateTemplate,
-    CreateUltraServer,
-    DeleteTemplate,
-    DeleteUltraServer,
-    Evict,
-    LabelNode,
-    SetFinalizers,
-    SetUltraServerFinalizers,
-    UpdateTopology,
-    WriteUltraServerStatus,
-    WriteWorkloadStatus,
-)
-from controller.fleet.fleet_index import FleetIndex
 from controller.metrics import Metrics
 from controller.observe.caches import Caches, wall_clock
-from controller.observe.model import Reservation
-from controller.plan.expiry import VALID
 from controller.timing import WriteTiming
 from neuron_dra.core.ultraserver import NAMESPACE
 from neuron_dra.errors import (
@@ -48,6 +31,23 @@ from neuron_dra.errors import (
     Unavailable,
 )
 from neuron_dra.kube.reflector import Reflector
+from neuron_dra.planner.decisions.actions import (
+    Action,
+    CreateTemplate,
+    CreateUltraServer,
+    DeleteTemplate,
+    DeleteUltraServer,
+    Evict,
+    LabelNode,
+    SetFinalizers,
+    SetUltraServerFinalizers,
+    UpdateTopology,
+    WriteUltraServerStatus,
+    WriteWorkloadStatus,
+)
+from neuron_dra.planner.fleet.fleet_index import FleetIndex
+from neuron_dra.planner.observed.model import Reservation
+from neuron_dra.planner.plan.expiry import VALID
 
 log = logging.getLogger(__name__)
 

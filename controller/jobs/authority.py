@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Final, Protocol
 
-from controller.observe.model import JOBS_ALLOWED, JOBS_LABEL, JOBS_QUEUED, LIMIT_ANNOTATION, Namespace
+from neuron_dra.planner.observed.model import JOBS_ALLOWED, JOBS_LABEL, JOBS_QUEUED, LIMIT_ANNOTATION, Namespace
 
 _NUMBER: Final = re.compile(r"\d{1,6}", re.ASCII)
 

@@ -14,13 +14,15 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
-from controller.decisions.objects import MANAGED
-from controller.decisions.reasons import Reason
-from controller.fleet.memo import Decision
 from controller.jobs import authority
 from controller.jobs.model import Job
 from controller.jobs.there import Shared, Subject, There, kind_and_name
-from controller.observe.model import (
+from neuron_dra.core.job_wish import ANNOTATION, QUEUE_ANNOTATION, InvalidWish, Wish, wish
+from neuron_dra.core.ultraserver import GROUPS_AT_MOST
+from neuron_dra.planner.decisions.objects import MANAGED
+from neuron_dra.planner.decisions.reasons import Reason
+from neuron_dra.planner.fleet.memo import Decision
+from neuron_dra.planner.observed.model import (
     API_VERSION,
     JOBS_QUEUED,
     MADE_FOR,
@@ -30,9 +32,7 @@ from controller.observe.model import (
     Workload,
     condition,
 )
-from controller.plan import isolation
-from neuron_dra.core.job_wish import ANNOTATION, QUEUE_ANNOTATION, InvalidWish, Wish, wish
-from neuron_dra.core.ultraserver import GROUPS_AT_MOST
+from neuron_dra.planner.plan import isolation
 
 NAME_CHARACTERS: Final = 63
 """The limit of a workload's name, from its CRD."""

@@ -19,10 +19,6 @@ from controller.apply.fence import EndedTerm
 from controller.apply.outbox import Answer, RequestWish
 from controller.apply.sender import Sender, answer_of
 from controller.apply.write_backoff import Tries
-from controller.fleet.due_times import DueTimes
-from controller.fleet.reserved import put
-from controller.observe import projections
-from controller.observe.model import API_VERSION, GROUP, UNSCHEDULED, Template
 from controller.timing import JobTiming
 from neuron_dra.core.wire import Wire
 from neuron_dra.errors import ApiError, Conflict, Forbidden, Invalid, NotFound
@@ -30,6 +26,10 @@ from neuron_dra.kube.client import Cursor, KubeClient
 from neuron_dra.kube.events import EventRecorder, reference
 from neuron_dra.kube.objects import MALFORMED
 from neuron_dra.kube.requests import PODS
+from neuron_dra.planner.fleet.due_times import DueTimes
+from neuron_dra.planner.fleet.reserved import put
+from neuron_dra.planner.observed import projections
+from neuron_dra.planner.observed.model import API_VERSION, GROUP, UNSCHEDULED, Template
 
 log = logging.getLogger(__name__)
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Mapping
 from typing import Final
 
-from controller.fleet.memo import EVERYTHING, Memo
 from controller.jobs.decide import JobEvent, JobView, Write, decide_one, taken
 from controller.jobs.model import Job
 from controller.jobs.there import Subject, There, kind_and_name, order, wanted
-from controller.observe.model import Workload
+from neuron_dra.planner.fleet.memo import EVERYTHING, Memo
+from neuron_dra.planner.observed.model import Workload
 
 AT_ONCE: Final = 128
 """The limit of jobs that are decided in one look."""

@@ -9,11 +9,11 @@ from typing import Any, Final
 import msgspec
 
 from controller.jobs.model import Job, PodSet
-from controller.observe.model import QUEUE_LABEL
 from neuron_dra.core import names
 from neuron_dra.core.job_wish import ANNOTATION, QUEUE_ANNOTATION
 from neuron_dra.core.wire import Wire
 from neuron_dra.kube.requests import JOB_SETS, JOBS, LEADER_WORKER_SETS, STATEFUL_SETS, Resource
+from neuron_dra.planner.observed.model import QUEUE_LABEL
 
 Sets = Iterator[tuple[int, Wire]]
 """How many pods run at the same time, and their template."""

@@ -11,10 +11,6 @@ from controller.apply.beside import WatchedTerm
 from controller.apply.decided_writes import Attempt, DecidedWrites, Rejection, WriteOutcome, WriteRow
 from controller.apply.errors import Errors
 from controller.apply.requests import Applier
-from controller.fleet.changed_objects import ChangedObjects
-from controller.fleet.fleet_index import FleetIndex
-from controller.fleet.memo import EVERYTHING
-from controller.fleet.reserved import put
 from controller.jobs.decide import (
     ChangeWorkload,
     CreateWorkload,
@@ -33,7 +29,6 @@ from controller.jobs.there import Subject, kind_and_name
 from controller.jobs.unread_kinds import UnreadKinds, reference_to
 from controller.jobs.watches import JobWatches
 from controller.observe.caches import Caches
-from controller.observe.model import Namespace, Template, Workload
 from controller.timing import JobTiming
 from neuron_dra.core.event_turns import EventTurns
 from neuron_dra.core.ultraserver import Phase, Tag
@@ -41,6 +36,11 @@ from neuron_dra.errors import Conflict, NotFound
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.events import EventRecorder, reference
 from neuron_dra.kube.requests import NEURON_WORKLOADS, is_path_segment
+from neuron_dra.planner.fleet.changed_objects import ChangedObjects
+from neuron_dra.planner.fleet.fleet_index import FleetIndex
+from neuron_dra.planner.fleet.memo import EVERYTHING
+from neuron_dra.planner.fleet.reserved import put
+from neuron_dra.planner.observed.model import Namespace, Template, Workload
 
 log = logging.getLogger(__name__)
 

@@ -6,10 +6,10 @@ import bisect
 from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass
 
-from controller.fleet.reserved import put, take
-from controller.fleet.sharing import Sharing
 from controller.jobs.model import Job
-from controller.observe.model import Workload
+from neuron_dra.planner.fleet.reserved import put, take
+from neuron_dra.planner.fleet.sharing import Sharing
+from neuron_dra.planner.observed.model import Workload
 
 Subject = tuple[str, str]
 """Namespace and mark of a job that asks, or of one that is gone and has a workload."""

@@ -11,10 +11,10 @@ from typing import Any, Final
 
 from controller.jobs.there import kind_and_name
 from controller.jobs.watches import JobWatches
-from controller.observe.model import API_VERSION, WORKLOAD_KIND, Namespace, Workload
 from controller.timing import JobTiming
 from neuron_dra.core.event_turns import EventTurns
 from neuron_dra.kube.events import EventRecorder, reference
+from neuron_dra.planner.observed.model import API_VERSION, WORKLOAD_KIND, Namespace, Workload
 
 AT_ONCE: Final = 16
 """The limit of Events in one look."""

@@ -8,7 +8,6 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final
 
-from controller.fleet.reserved import put
 from controller.jobs.kinds import KINDS, JobFields, Kind
 from controller.jobs.model import Job
 from controller.observe.caches import KEPT
@@ -16,6 +15,7 @@ from controller.timing import JobTiming
 from neuron_dra.errors import ApiError, Forbidden, NotServed
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.reflector import Item, Reflector
+from neuron_dra.planner.fleet.reserved import put
 
 log = logging.getLogger(__name__)
 

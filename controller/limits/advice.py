@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from controller.observe.model import scheduling_refusal
 from neuron_dra.core import catalogue, sizes
 from neuron_dra.core.wire import Wire
+from neuron_dra.planner.observed.model import scheduling_refusal
 
 REASON: Final = "NeuronNumberNotServed"
 INSTANCE_TYPE: Final = ("node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type")

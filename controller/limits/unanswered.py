@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from controller.limits.advice import Waiting
-from controller.observe.model import condition, scheduling_refusal
 from neuron_dra.core import sizes
 from neuron_dra.core.wire import Wire
+from neuron_dra.planner.observed.model import condition, scheduling_refusal
 
 OLD_LIMITS: Final = "NeuronOldLimits"
 NO_SCHEDULER: Final = "NeuronSchedulerMissing"

@@ -15,9 +15,7 @@ from prometheus_client import CollectorRegistry, Gauge
 from controller.limits import advice, unanswered
 from controller.limits.advice import NodeSizes, Waiting
 from controller.limits.unanswered import Pending, Remark
-from controller.observe import projections
 from controller.observe.caches import projected, wall_clock
-from controller.observe.model import UNSCHEDULED
 from controller.settings import WatcherSettings
 from controller.timing import DEFAULT_WATCHER_TIMING, WatcherTiming
 from neuron_dra.core import names
@@ -29,6 +27,8 @@ from neuron_dra.kube.config import KubeConfig
 from neuron_dra.kube.events import EventRecorder, reference
 from neuron_dra.kube.reflector import Reflector
 from neuron_dra.kube.requests import NODES, PODS, RESOURCE_SLICES
+from neuron_dra.planner.observed import projections
+from neuron_dra.planner.observed.model import UNSCHEDULED
 
 NAME: Final = "neuron-dra-limits-watcher"
 AT_ONCE: Final = 64

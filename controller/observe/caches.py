@@ -12,10 +12,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
-from controller.observe import decode, projections, unreadable
-from controller.observe.agents import Reports
-from controller.observe.model import JOBS_QUEUED, ClaimUse, ClusterNode, PublishedNode, Template, UltraServer, Workload
-from controller.observe.slices import PublishedSlice, published_nodes, published_slice
+from controller.observe import unreadable
 from controller.timing import CacheTiming
 from neuron_dra.core import capacity_block, names, node_conditions
 from neuron_dra.core.node_conditions import FaultCondition
@@ -37,6 +34,18 @@ from neuron_dra.kube.requests import (
     RESOURCE_SLICES,
     Resource,
 )
+from neuron_dra.planner.observed import decode, projections
+from neuron_dra.planner.observed.agents import Reports
+from neuron_dra.planner.observed.model import (
+    JOBS_QUEUED,
+    ClaimUse,
+    ClusterNode,
+    PublishedNode,
+    Template,
+    UltraServer,
+    Workload,
+)
+from neuron_dra.planner.observed.slices import PublishedSlice, published_nodes, published_slice
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,6 @@ from typing import Any, Final
 
 import msgspec
 
-from controller.observe.model import ClaimUse
 from neuron_dra.core import names
 from neuron_dra.errors import ApiError
 from neuron_dra.kube import objects
@@ -22,6 +21,7 @@ from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.objects import MALFORMED, UNREADABLE
 from neuron_dra.kube.reflector import Item, Raw, Reflector, Salvage
 from neuron_dra.kube.requests import PODS
+from neuron_dra.planner.observed.model import ClaimUse
 
 log = logging.getLogger(__name__)
 

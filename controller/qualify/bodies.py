@@ -7,11 +7,11 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any, Final
 
-from controller.decisions import objects
-from controller.observe.model import API_VERSION, Workload
 from controller.qualify.model import OF_TEST, GroupTest, Qualification
 from controller.qualify.survey import ResultSurvey
 from neuron_dra.core.qualification import NAMESPACE, TESTS, Target
+from neuron_dra.planner.decisions import objects
+from neuron_dra.planner.observed.model import API_VERSION, Workload
 
 KIND: Final = "NeuronUltraServerQualification"
 GRACE_S: Final = 5

@@ -12,13 +12,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from controller.decisions.states import State
-from controller.fleet import outage, placement
-from controller.fleet.fleet_index import FleetIndex
-from controller.fleet.limits import Limits
-from controller.observe.discovery import Group
-from controller.observe.model import Reservation, shortened
-from controller.observe.results import GroupResult, Source
 from controller.qualify import bodies, survey
 from controller.qualify.model import GroupTest, PodOfTest, Qualification
 from controller.qualify.survey import ResultSurvey
@@ -26,6 +19,13 @@ from controller.qualify.verdict import GroupVerdict, Judgement, judge
 from controller.qualify.yielding import Yields
 from controller.timing import QualifyTiming
 from neuron_dra.core.qualification import GroupKey, Target
+from neuron_dra.planner.decisions.states import State
+from neuron_dra.planner.fleet import outage, placement
+from neuron_dra.planner.fleet.fleet_index import FleetIndex
+from neuron_dra.planner.fleet.limits import Limits
+from neuron_dra.planner.observed.discovery import Group
+from neuron_dra.planner.observed.model import Reservation, shortened
+from neuron_dra.planner.observed.results import GroupResult, Source
 
 """UID of a qualification, name of an UltraServer, number of the group's first node."""
 

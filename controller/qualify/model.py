@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from controller.observe.model import SLOT_SIZES, Workload
 from neuron_dra.core import durations
 from neuron_dra.core.ownership import ObjectIdentity, controller_of
 from neuron_dra.core.qualification import MESSAGE_AT_MOST, Target, is_figure
 from neuron_dra.core.wire import Wire
+from neuron_dra.planner.observed.model import SLOT_SIZES, Workload
 
 GROUPS_AT_MOST: Final = 64
 """The limit of groups that one qualification tests at once, from its CRD."""

@@ -13,15 +13,8 @@ from controller.apply.decided_writes import Attempt, DecidedWrites, Rejection, W
 from controller.apply.errors import Errors
 from controller.apply.requests import Applier
 from controller.apply.write_backoff import Tries
-from controller.decisions.actions import WaitingWorkloads
-from controller.fleet.fleet_index import FleetIndex
-from controller.fleet.limits import Limits
-from controller.fleet.placement import Slot
 from controller.metrics import Metrics, QualificationFigures
-from controller.observe import results
 from controller.observe.caches import Caches
-from controller.observe.model import API_VERSION
-from controller.observe.results import Source
 from controller.qualify import bodies, survey, yielding
 from controller.qualify.decide import (
     DeletePod,
@@ -49,6 +42,13 @@ from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.events import EventRecorder, reference
 from neuron_dra.kube.objects import MALFORMED
 from neuron_dra.kube.requests import NEURON_QUALIFICATIONS, NEURON_ULTRASERVERS, NEURON_WORKLOADS, PODS
+from neuron_dra.planner.decisions.actions import WaitingWorkloads
+from neuron_dra.planner.fleet.fleet_index import FleetIndex
+from neuron_dra.planner.fleet.limits import Limits
+from neuron_dra.planner.fleet.placement import Slot
+from neuron_dra.planner.observed import results
+from neuron_dra.planner.observed.model import API_VERSION
+from neuron_dra.planner.observed.results import Source
 
 log = logging.getLogger(__name__)
 

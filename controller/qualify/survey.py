@@ -7,14 +7,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from controller.decisions.actions import WantedGroup
-from controller.fleet.fleet_index import FleetIndex
-from controller.fleet.placement import KINDS, Slot
-from controller.fleet.places import everywhere
-from controller.observe.model import UltraServer
-from controller.observe.results import RESULTS_AT_MOST, GroupResult
 from controller.qualify import verdict
 from controller.qualify.model import Qualification
+from neuron_dra.planner.decisions.actions import WantedGroup
+from neuron_dra.planner.fleet.fleet_index import FleetIndex
+from neuron_dra.planner.fleet.placement import KINDS, Slot
+from neuron_dra.planner.fleet.places import everywhere
+from neuron_dra.planner.observed.model import UltraServer
+from neuron_dra.planner.observed.results import RESULTS_AT_MOST, GroupResult
 
 WINDOW: Final = 20
 """The last groups that a storm is judged by."""

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
-from controller.observe.model import shortened
 from controller.qualify.model import PodOfTest, Qualification, Threshold
 from controller.timing import QualifyTiming
 from neuron_dra.core import qualification as figures_of
+from neuron_dra.planner.observed.model import shortened
 
 SAMPLES_AT_LEAST: Final = 8
 """The results of other UltraServers that a median needs."""

@@ -14,19 +14,19 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from controller.decisions.actions import WAITING_AT_MOST, Verdict
-from controller.decisions.states import State
-from controller.fleet import placement, suitable
-from controller.fleet.fleet_index import FleetIndex
-from controller.fleet.free_slots import FreeSlots
-from controller.fleet.holdings import Holdings
-from controller.fleet.limits import Limits
-from controller.fleet.placement import KINDS, Slot
-from controller.fleet.places import everywhere
-from controller.fleet.spares import SparePool
-from controller.observe.model import Workload
 from controller.qualify.model import GroupTest
 from neuron_dra.core.ultraserver import Phase
+from neuron_dra.planner.decisions.actions import WAITING_AT_MOST, Verdict
+from neuron_dra.planner.decisions.states import State
+from neuron_dra.planner.fleet import placement, suitable
+from neuron_dra.planner.fleet.fleet_index import FleetIndex
+from neuron_dra.planner.fleet.free_slots import FreeSlots
+from neuron_dra.planner.fleet.holdings import Holdings
+from neuron_dra.planner.fleet.limits import Limits
+from neuron_dra.planner.fleet.placement import KINDS, Slot
+from neuron_dra.planner.fleet.places import everywhere
+from neuron_dra.planner.fleet.spares import SparePool
+from neuron_dra.planner.observed.model import Workload
 
 SLOTS_AT_MOST: Final = 1_000
 """The free slots that are looked at in one look for those who wait in a namespace."""

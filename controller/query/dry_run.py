@@ -10,13 +10,13 @@ import datetime
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from controller.decisions.actions import NOTHING_KEPT, Action, CreateUltraServer, Kept, Plan, SetFinalizers
-from controller.fleet.fleet_index import FleetIndex
-from controller.observe import decode
-from controller.observe.model import FINALIZER, NOTHING_KNOWN, FleetSnapshot, Known, Workload
-from controller.observe.projections import Pod
-from controller.plan import claim_pods, planning
-from controller.plan.planning import Limits
+from neuron_dra.planner.decisions.actions import NOTHING_KEPT, Action, CreateUltraServer, Kept, Plan, SetFinalizers
+from neuron_dra.planner.fleet.fleet_index import FleetIndex
+from neuron_dra.planner.observed import decode
+from neuron_dra.planner.observed.model import FINALIZER, NOTHING_KNOWN, FleetSnapshot, Known, Workload
+from neuron_dra.planner.observed.projections import Pod
+from neuron_dra.planner.plan import claim_pods, planning
+from neuron_dra.planner.plan.planning import Limits
 
 
 @dataclass(frozen=True, slots=True)

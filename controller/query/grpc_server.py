@@ -18,17 +18,17 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from controller.decisions.actions import Kept
-from controller.fleet.fleet_index import FleetIndex
 from controller.metrics import Metrics
-from controller.observe.model import FleetSnapshot, Known
-from controller.plan.planning import Limits
 from controller.query import dry_run, queries
 from controller.query.dry_run import Grouped
 from controller.timing import ServiceTiming
 from neuron_dra.gen.neuron.ultraserver.v1 import ultraservers_pb2 as pb
 from neuron_dra.gen.neuron.ultraserver.v1 import ultraservers_pb2_grpc
 from neuron_dra.network_port import PortLimits, Relay
+from neuron_dra.planner.decisions.actions import Kept
+from neuron_dra.planner.fleet.fleet_index import FleetIndex
+from neuron_dra.planner.observed.model import FleetSnapshot, Known
+from neuron_dra.planner.plan.planning import Limits
 
 log = logging.getLogger(__name__)
 

@@ -11,13 +11,13 @@ from typing import Any, Final
 
 import msgspec
 
-from controller.observe import decode
-from controller.observe.model import SLOT_SIZES, FleetSnapshot
-from controller.observe.projections import Pod
-from controller.plan.strategies import NAMES, STRATEGIES
 from neuron_dra.core import shapes
 from neuron_dra.core.ultraserver import GROUPS_AT_MOST
 from neuron_dra.errors import NeuronDraError
+from neuron_dra.planner.observed import decode
+from neuron_dra.planner.observed.model import SLOT_SIZES, FleetSnapshot
+from neuron_dra.planner.observed.projections import Pod
+from neuron_dra.planner.plan.strategies import NAMES, STRATEGIES
 
 _META: Final = {"name": str, "namespace": str, "uid": str, "labels": {}, "finalizers": [str], "ownerReferences": [{}]}
 _CONDITIONS: Final = [{"type": str, "status": str, "reason": str, "message": str}]

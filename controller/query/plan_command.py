@@ -6,11 +6,11 @@ import argparse
 import datetime
 import sys
 
-from controller.observe import decode
-from controller.plan.planning import DEFAULT_LIMITS
 from controller.query import dry_run, input_checks, plan_text
 from neuron_dra import object_files
 from neuron_dra.errors import SettingsError
+from neuron_dra.planner.observed import decode
+from neuron_dra.planner.plan.planning import DEFAULT_LIMITS
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from controller.decisions.actions import (
+from neuron_dra.core.wire import Wire
+from neuron_dra.planner.decisions.actions import (
     Action,
     CreateTemplate,
     CreateUltraServer,
@@ -19,9 +20,8 @@ from controller.decisions.actions import (
     WriteUltraServerStatus,
     WriteWorkloadStatus,
 )
-from controller.observe import discovery
-from controller.observe.model import FleetSnapshot, condition
-from neuron_dra.core.wire import Wire
+from neuron_dra.planner.observed import discovery
+from neuron_dra.planner.observed.model import FleetSnapshot, condition
 
 
 def text(snapshot: FleetSnapshot, plan: Plan) -> str:

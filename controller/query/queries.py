@@ -12,16 +12,6 @@ from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from controller.decisions import objects
-from controller.decisions.actions import Plan, WriteUltraServerStatus
-from controller.fleet import placement
-from controller.fleet.fleet_index import FleetIndex
-from controller.fleet.holdings import Holdings
-from controller.fleet.places import Overlay
-from controller.observe import decode
-from controller.observe.discovery import Group
-from controller.observe.model import API_VERSION, SLOT_SIZES, Workload
-from controller.plan.planning import ULTRASERVERS_A_STEP, Limits
 from controller.query import dry_run, plan_text
 from controller.query.dry_run import Grouped
 from neuron_dra.core import catalogue, durations
@@ -29,6 +19,16 @@ from neuron_dra.core.ultraserver import GROUPS_AT_MOST, Allocation, Phase, decod
 from neuron_dra.core.wire import Wire
 from neuron_dra.errors import NeuronDraError
 from neuron_dra.gen.neuron.ultraserver.v1 import ultraservers_pb2 as pb
+from neuron_dra.planner.decisions import objects
+from neuron_dra.planner.decisions.actions import Plan, WriteUltraServerStatus
+from neuron_dra.planner.fleet import placement
+from neuron_dra.planner.fleet.fleet_index import FleetIndex
+from neuron_dra.planner.fleet.holdings import Holdings
+from neuron_dra.planner.fleet.places import Overlay
+from neuron_dra.planner.observed import decode
+from neuron_dra.planner.observed.discovery import Group
+from neuron_dra.planner.observed.model import API_VERSION, SLOT_SIZES, Workload
+from neuron_dra.planner.plan.planning import ULTRASERVERS_A_STEP, Limits
 
 DRY_RUN: Final = "dry-run"
 """Name and UID of a workload that only exists in a dry run."""

@@ -7,12 +7,12 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from controller.decisions import objects
-from controller.decisions.reasons import Reason
-from controller.observe.model import JOBS_QUEUED, QUEUE_LABEL, Admission, Workload
-from controller.plan import isolation
 from controller.queue.model import NO_PLACE, KueueWorkload, name_for
 from controller.timing import QueueTiming
+from neuron_dra.planner.decisions import objects
+from neuron_dra.planner.decisions.reasons import Reason
+from neuron_dra.planner.observed.model import JOBS_QUEUED, QUEUE_LABEL, Admission, Workload
+from neuron_dra.planner.plan import isolation
 
 REQUIRED: Final = (
     f'the namespace requires a queue (its label neuron.aws.com/reserve-for-jobs is "{JOBS_QUEUED}"): add the label '

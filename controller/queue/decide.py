@@ -11,10 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias
 
-from controller.decisions import objects
-from controller.fleet.memo import Decision
-from controller.observe import decode
-from controller.observe.model import SLOT_SIZES, QueueRecord, Workload, condition
 from controller.queue.admission import HeldNodes, QueueView, returns_at
 from controller.queue.model import (
     IN_USE,
@@ -26,6 +22,10 @@ from controller.queue.model import (
     spec_for,
 )
 from neuron_dra.core.ultraserver import GROUPS_AT_MOST
+from neuron_dra.planner.decisions import objects
+from neuron_dra.planner.fleet.memo import Decision
+from neuron_dra.planner.observed import decode
+from neuron_dra.planner.observed.model import SLOT_SIZES, QueueRecord, Workload, condition
 
 WAITING: Final = ("Pending", "Failed")
 """The states of a workload that has no nodes."""

@@ -9,13 +9,13 @@ from __future__ import annotations
 import datetime
 from collections.abc import Iterable, Iterator, Set
 
-from controller.fleet.due_times import DueTimes
-from controller.fleet.memo import EVERYTHING, Memo
-from controller.fleet.reserved import put
-from controller.observe.model import Admission, Workload
 from controller.queue.admission import QueueView, admission_or_error
 from controller.queue.decide import QueueDecision, QueueEvent, Write, decide_one
 from controller.queue.model import name_for
+from neuron_dra.planner.fleet.due_times import DueTimes
+from neuron_dra.planner.fleet.memo import EVERYTHING, Memo
+from neuron_dra.planner.fleet.reserved import put
+from neuron_dra.planner.observed.model import Admission, Workload
 
 
 class KeptQueueDecisions(Memo[str, Write, QueueEvent]):

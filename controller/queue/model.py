@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from controller.decisions.objects import MANAGED, owner_of
-from controller.observe import decode
-from controller.observe.model import GROUP, WORKLOAD_KIND, Workload
 from neuron_dra.core import names
 from neuron_dra.core.ownership import ObjectIdentity, controller_of
 from neuron_dra.core.wire import Wire
+from neuron_dra.planner.decisions.objects import MANAGED, owner_of
+from neuron_dra.planner.observed import decode
+from neuron_dra.planner.observed.model import GROUP, WORKLOAD_KIND, Workload
 
 RESOURCE: Final = f"{GROUP}/ultraserver-node"
 """The resource of which a ClusterQueue has quota: one for each node."""

@@ -26,12 +26,7 @@ from controller.apply.errors import Errors
 from controller.apply.outbox import Answer, RequestWish
 from controller.apply.requests import Applier
 from controller.apply.write_backoff import Tries
-from controller.decisions.reasons import Reason
-from controller.fleet.changed_objects import ChangedObjects
-from controller.fleet.fleet_index import FleetIndex
-from controller.fleet.memo import EVERYTHING
 from controller.observe.caches import Caches
-from controller.observe.model import API_VERSION, Admission, QueueRecord, Workload, condition
 from controller.queue.admission import HeldNodes, QueueView
 from controller.queue.decide import (
     CreateKueueWorkload,
@@ -53,6 +48,11 @@ from neuron_dra.kube import objects
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.events import EventRecorder, reference
 from neuron_dra.kube.requests import KUEUE_WORKLOADS, NEURON_WORKLOADS
+from neuron_dra.planner.decisions.reasons import Reason
+from neuron_dra.planner.fleet.changed_objects import ChangedObjects
+from neuron_dra.planner.fleet.fleet_index import FleetIndex
+from neuron_dra.planner.fleet.memo import EVERYTHING
+from neuron_dra.planner.observed.model import API_VERSION, Admission, QueueRecord, Workload, condition
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,6 @@ from typing import Any, Final
 
 import msgspec
 
-from controller.fleet.reserved import put, take
 from controller.observe.caches import KEPT
 from controller.queue.model import KueueWorkload, project
 from controller.timing import QueueTiming
@@ -17,6 +16,7 @@ from neuron_dra.errors import Forbidden, NotServed
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.reflector import Item, Reflector
 from neuron_dra.kube.requests import KUEUE_WORKLOADS
+from neuron_dra.planner.fleet.reserved import put, take
 
 log = logging.getLogger(__name__)
 

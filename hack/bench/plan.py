@@ -14,11 +14,11 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 
-from controller.decisions.actions import Action, CreateUltraServer, LabelNode, Plan, WriteUltraServerStatus
-from controller.fleet.fleet_index import FleetIndex
-from controller.observe import decode, slices
-from controller.plan import planning
 from hack.bench.ultraservers import ultraserver
+from neuron_dra.planner.decisions.actions import Action, CreateUltraServer, LabelNode, Plan, WriteUltraServerStatus
+from neuron_dra.planner.fleet.fleet_index import FleetIndex
+from neuron_dra.planner.observed import decode, slices
+from neuron_dra.planner.plan import planning
 
 NOW = datetime.datetime(2026, 3, 1, 12, 0, tzinfo=datetime.UTC)
 PASSES = 500

@@ -16,19 +16,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from controller.decisions.actions import (
-    Action,
-    CreateTemplate,
-    DeleteTemplate,
-    Kept,
-    SetFinalizers,
-    SetUltraServerFinalizers,
-    WriteUltraServerStatus,
-    WriteWorkloadStatus,
-)
-from controller.fleet.limits import DEFAULT_LIMITS
-from controller.observe import decode, results
-from controller.plan import planning
 from controller.qualify import survey, yielding
 from controller.qualify.decide import (
     DeletePod,
@@ -43,6 +30,19 @@ from controller.qualify.model import GroupTest, PodOfTest, Qualification, pod_of
 from controller.timing import QualifyTiming
 from hack.bench.plan import NOW, fleet, write
 from neuron_dra.core.ultraserver import Tag
+from neuron_dra.planner.decisions.actions import (
+    Action,
+    CreateTemplate,
+    DeleteTemplate,
+    Kept,
+    SetFinalizers,
+    SetUltraServerFinalizers,
+    WriteUltraServerStatus,
+    WriteWorkloadStatus,
+)
+from neuron_dra.planner.fleet.limits import DEFAULT_LIMITS
+from neuron_dra.planner.observed import decode, results
+from neuron_dra.planner.plan import planning
 
 DAY_S = 86_400
 TIMING = QualifyTiming()

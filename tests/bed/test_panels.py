@@ -22,13 +22,13 @@ import pytest
 import yaml
 from prometheus_client import start_http_server
 
-from controller.fleet.fleet_index import FleetIndex
 from controller.metrics import Metrics as ControllerMetrics
-from controller.plan import planning
 from hack.bed import build, layout, network
 from neuron_dra.core.claims import ClaimRef, PreparedClaim, PreparedDevice
 from neuron_dra.core.wire import Obj
 from neuron_dra.node.metrics import PluginMetrics
+from neuron_dra.planner.fleet.fleet_index import FleetIndex
+from neuron_dra.planner.plan import planning
 from tests.bed.prometheus import FACTOR, dashboards, panels, program, rendered, rule_groups, scrape_configs, substituted
 from tests.unit.failing_world import break_links, repair_links, running
 from tests.unit.ultraserver_world import World

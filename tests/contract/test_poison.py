@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator
 import msgspec
 import pytest
 
-from controller.fleet.fleet_index import FleetIndex
 from controller.observe.caches import Caches
 from controller.timing import DEFAULT_TIMING
 from neuron_dra.api import claims as wire
@@ -23,6 +22,7 @@ from neuron_dra.kube.config import KubeConfig
 from neuron_dra.kube.reflector import Reflector
 from neuron_dra.kube.requests import RESOURCE_CLAIMS
 from neuron_dra.node.prepare.claim_reader import ClaimReader
+from neuron_dra.planner.fleet.fleet_index import FleetIndex
 from tests.support.timings import QUICK_CLIENT
 from tests.support.waiting import eventually
 

@@ -14,11 +14,6 @@ import selectors
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
-from controller.decisions import objects
-from controller.decisions.actions import WriteUltraServerStatus
-from controller.observe import decode as controller_decode
-from controller.observe import discovery
-from controller.plan.planning import plan
 from hack.bench.ultraservers import ultraserver
 from neuron_dra.api import claims as wire_claims
 from neuron_dra.api.objects import (
@@ -38,6 +33,11 @@ from neuron_dra.kube.reflector import Reflector
 from neuron_dra.kube.requests import NODES
 from neuron_dra.kube.timing import DEFAULT_CLIENT_TIMING
 from neuron_dra.node.hardware import helper, sysfs
+from neuron_dra.planner.decisions import objects
+from neuron_dra.planner.decisions.actions import WriteUltraServerStatus
+from neuron_dra.planner.observed import decode as controller_decode
+from neuron_dra.planner.observed import discovery
+from neuron_dra.planner.plan.planning import plan
 from tests.fuzz.fuzz_connected_sets import connected_sets
 from tests.fuzz.fuzz_inputs import Bytes, MemorySource, changed
 from tests.fuzz.fuzz_limits import limits as limits_of_pods

@@ -11,9 +11,7 @@ import pytest
 
 from controller.apply.priorities import Priorities
 from controller.apply.rendezvous_service import RendezvousServices
-from controller.fleet.fleet_index import FleetIndex
 from controller.jobs.guard import Guard
-from controller.observe import decode
 from controller.observe.caches import Caches
 from controller.timing import DEFAULT_TIMING
 from neuron_dra.emulation.embedded_api import NOT_FOUND, Do, InjectedFault
@@ -21,6 +19,8 @@ from neuron_dra.errors import ApiError
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import KubeConfig
 from neuron_dra.kube.events import EventRecorder
+from neuron_dra.planner.fleet.fleet_index import FleetIndex
+from neuron_dra.planner.observed import decode
 from tests.story.controller_cluster import Cluster
 from tests.story.test_jobs_reserve import cluster  # noqa: F401
 from tests.story.test_rendezvous_service import SHORT, addresses, met

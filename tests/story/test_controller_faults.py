@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from controller.apply.refused_pod_eviction import Refusals
-from controller.observe.model import RESERVED, Suspect
 from controller.program import NAME
 from controller.timing import DEFAULT_TIMING
 from neuron_dra.core.ultraserver import NAMESPACE
@@ -24,6 +23,7 @@ from neuron_dra.emulation.embedded_api.faults import STRANGE, Strange
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import KubeConfig
 from neuron_dra.kube.events import EventRecorder
+from neuron_dra.planner.observed.model import RESERVED, Suspect
 from tests.story.controller_cluster import Cluster
 from tests.story.test_ultraserver_controller import cluster, controlling  # noqa: F401
 from tests.support.controller_timings import BRIEF_LEASE, QUICK

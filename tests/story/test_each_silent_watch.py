@@ -14,8 +14,6 @@ from typing import Any, Final
 import pytest
 
 from controller.jobs.kinds import KINDS
-from controller.observe import results
-from controller.observe.model import EXPIRED
 from neuron_dra.core.qualification import NAMESPACE as TESTS
 from neuron_dra.core.ultraserver import Phase
 from neuron_dra.core.wire import Obj
@@ -27,6 +25,8 @@ from neuron_dra.kube.requests import (
     NEURON_WORKLOADS,
     PODS,
 )
+from neuron_dra.planner.observed import results
+from neuron_dra.planner.observed.model import EXPIRED
 from tests.support.fleet import doubts, qualifications
 from tests.support.fleet.fleet import USERS, Fleet
 from tests.support.fleet.job_laws import ASKS

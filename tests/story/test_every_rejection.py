@@ -404,7 +404,7 @@ async def test_nothing_is_shown_without_a_rejection(cluster: Cluster) -> None:
 
 def writes() -> Iterator[Write]:
     """Yield verb and resource of each write in the source of the controller."""
-    for path in sorted(Path("controller").rglob("*.py")):
+    for path in sorted([*Path("controller").rglob("*.py"), *Path("neuron_dra/planner").rglob("*.py")]):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
                 yield from _write_of(node, node.func.attr)

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from controller.fleet import suitable
-from controller.fleet.fleet_index import FleetIndex
-from controller.fleet.sight import Sight
-from controller.fleet.spares import SparePool
-from controller.observe import discovery
-from controller.plan import block_end
 from neuron_dra.core.ultraserver import object_name
+from neuron_dra.planner.fleet import suitable
+from neuron_dra.planner.fleet.fleet_index import FleetIndex
+from neuron_dra.planner.fleet.sight import Sight
+from neuron_dra.planner.fleet.spares import SparePool
+from neuron_dra.planner.observed import discovery
+from neuron_dra.planner.plan import block_end
 from tests.support.fleet import blocks, programs, qualifications, spares
 from tests.support.fleet.fleet import USERS, Fleet
 from tests.support.fleet.pods import PLAIN, Job

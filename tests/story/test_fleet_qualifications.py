@@ -10,9 +10,6 @@ from typing import Any
 import pytest
 
 from controller.apply.write_backoff import Tries
-from controller.fleet import suitable
-from controller.observe import results
-from controller.observe.results import GroupResult
 from controller.qualify import decide, survey, verdict, yielding
 from controller.qualify import qualifications as qualify
 from controller.qualify.model import EXEMPT
@@ -23,6 +20,9 @@ from neuron_dra.core.qualification import NAMESPACE
 from neuron_dra.core.ultraserver import object_name
 from neuron_dra.core.wire import Obj
 from neuron_dra.kube.requests import NEURON_QUALIFICATIONS, NEURON_WORKLOADS, NODES
+from neuron_dra.planner.fleet import suitable
+from neuron_dra.planner.observed import results
+from neuron_dra.planner.observed.results import GroupResult
 from tests.support.fleet import programs, qualifications
 from tests.support.fleet.fleet import USERS, Fleet
 from tests.support.fleet.nodes import BROKEN_MODES

@@ -20,35 +20,8 @@ from controller.apply.refused_pod_eviction import Refusals
 from controller.apply.rendezvous_service import RendezvousServices
 from controller.apply.schema_check import Schemas
 from controller.apply.writes import Writes
-from controller.decisions import objects
-from controller.decisions.actions import SetFinalizers
-from controller.fleet import outage, placement
-from controller.fleet.fleet_index import FleetIndex
-from controller.fleet.free_slots import FreeSlots
-from controller.fleet.placement import Slot
-from controller.fleet.places import Overlay
-from controller.fleet.quota import Quota
-from controller.fleet.sight import Sight
-from controller.fleet.spares import SparePool
-from controller.fleet.view import View
 from controller.jobs import decide
-from controller.observe import caches, discovery
-from controller.observe.agents import Reports
-from controller.observe.model import FINALIZER, ClusterNode, Workload
-from controller.plan import allocation as serving
-from controller.plan import (
-    binding,
-    next_step,
-    queue,
-    recovery,
-    releasing,
-    rendezvous,
-    restoration,
-    statuses,
-    ultraserver_writes,
-    waiting_limit,
-)
-from controller.plan.ledger import Ledger
+from controller.observe import caches
 from controller.qualify import yielding
 from controller.queue import decide as queue_decide
 from controller.queue import queues
@@ -60,6 +33,34 @@ from neuron_dra.core.ultraserver import Phase, Reading, Tag, object_name
 from neuron_dra.kube.requests import CLAIM_TEMPLATES, NAMESPACES, NEURON_ULTRASERVERS, NEURON_WORKLOADS, NODES
 from neuron_dra.node.ultraserver import watch
 from neuron_dra.node.ultraserver.tag_keeper import TagKeeper
+from neuron_dra.planner.decisions import objects
+from neuron_dra.planner.decisions.actions import SetFinalizers
+from neuron_dra.planner.fleet import outage, placement
+from neuron_dra.planner.fleet.fleet_index import FleetIndex
+from neuron_dra.planner.fleet.free_slots import FreeSlots
+from neuron_dra.planner.fleet.placement import Slot
+from neuron_dra.planner.fleet.places import Overlay
+from neuron_dra.planner.fleet.quota import Quota
+from neuron_dra.planner.fleet.sight import Sight
+from neuron_dra.planner.fleet.spares import SparePool
+from neuron_dra.planner.fleet.view import View
+from neuron_dra.planner.observed import discovery
+from neuron_dra.planner.observed.agents import Reports
+from neuron_dra.planner.observed.model import FINALIZER, ClusterNode, Workload
+from neuron_dra.planner.plan import allocation as serving
+from neuron_dra.planner.plan import (
+    binding,
+    next_step,
+    queue,
+    recovery,
+    releasing,
+    rendezvous,
+    restoration,
+    statuses,
+    ultraserver_writes,
+    waiting_limit,
+)
+from neuron_dra.planner.plan.ledger import Ledger
 from tests.support.fleet import agents, blocks
 from tests.support.fleet.delays import Delays
 from tests.support.fleet.fleet import USERS, Fleet

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from controller.plan import allocation, queue
 from neuron_dra.core import tenants
+from neuron_dra.planner.plan import allocation, queue
 from tests.support.fleet.fleet import Fleet
 from tests.support.fleet.interference import (
     ACTORS,

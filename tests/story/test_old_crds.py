@@ -16,8 +16,6 @@ import yaml
 from controller import settings as controller_settings
 from controller.apply import published_schema, schema_check
 from controller.apply.requests import Applier
-from controller.decisions.actions import CreateUltraServer, SetUltraServerFinalizers, WriteUltraServerStatus
-from controller.fleet.fleet_index import FleetIndex
 from controller.observe.caches import Caches
 from controller.program import NAME, Controller
 from controller.timing import DEFAULT_TIMING, Timing
@@ -28,6 +26,8 @@ from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import KubeConfig
 from neuron_dra.kube.events import EventRecorder
 from neuron_dra.kube.requests import NEURON_ULTRASERVERS
+from neuron_dra.planner.decisions.actions import CreateUltraServer, SetUltraServerFinalizers, WriteUltraServerStatus
+from neuron_dra.planner.fleet.fleet_index import FleetIndex
 from tests.story.controller_cluster import Cluster
 from tests.support.controller_passes import passes
 from tests.support.controller_timings import QUICK

@@ -12,8 +12,6 @@ import pytest
 
 from controller.apply import rendezvous_service
 from controller.apply.rendezvous_service import RendezvousServices
-from controller.observe.model import Meeting
-from controller.plan import rendezvous as plan
 from controller.program import NAME
 from controller.timing import RendezvousTiming
 from neuron_dra.core.rendezvous import ANNOTATION
@@ -21,6 +19,8 @@ from neuron_dra.emulation.embedded_api import Do, InjectedFault
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import KubeConfig
 from neuron_dra.kube.events import EventRecorder
+from neuron_dra.planner.observed.model import Meeting
+from neuron_dra.planner.plan import rendezvous as plan
 from tests.story.controller_cluster import Cluster
 from tests.story.test_ultraserver_controller import cluster, controlling  # noqa: F401
 from tests.support.controller_timings import QUICK

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from controller.observe.model import condition
 from neuron_dra.core.ultraserver import NAMESPACE
+from neuron_dra.planner.observed.model import condition
 from tests.story.controller_cluster import Cluster, answering, running_controller
 from tests.support.controller_timings import QUICK
 from tests.support.waiting import eventually

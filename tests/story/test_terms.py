@@ -15,7 +15,16 @@ from controller.apply.loop import Reconciler
 from controller.apply.requests import Applier
 from controller.apply.status_throttle import StatusThrottle
 from controller.apply.writes import Writes
-from controller.decisions.actions import (
+from controller.metrics import Metrics
+from controller.observe.caches import Caches
+from controller.program import NAME as CONTROLLER
+from controller.timing import DEFAULT_TIMING, LeaseTiming
+from neuron_dra.core.ultraserver import NAMESPACE
+from neuron_dra.emulation.embedded_api import Do, EmbeddedApi, InjectedFault
+from neuron_dra.kube.client import KubeClient
+from neuron_dra.kube.config import KubeConfig
+from neuron_dra.kube.events import EventRecorder
+from neuron_dra.planner.decisions.actions import (
     Action,
     CreateTemplate,
     DeleteTemplate,
@@ -25,17 +34,8 @@ from controller.decisions.actions import (
     Plan,
     WriteUltraServerStatus,
 )
-from controller.fleet.fleet_index import FleetIndex
-from controller.metrics import Metrics
-from controller.observe.caches import Caches
-from controller.plan.planning import DEFAULT_LIMITS
-from controller.program import NAME as CONTROLLER
-from controller.timing import DEFAULT_TIMING, LeaseTiming
-from neuron_dra.core.ultraserver import NAMESPACE
-from neuron_dra.emulation.embedded_api import Do, EmbeddedApi, InjectedFault
-from neuron_dra.kube.client import KubeClient
-from neuron_dra.kube.config import KubeConfig
-from neuron_dra.kube.events import EventRecorder
+from neuron_dra.planner.fleet.fleet_index import FleetIndex
+from neuron_dra.planner.plan.planning import DEFAULT_LIMITS
 from tests.story.controller_cluster import Cluster, answering, running_controller
 from tests.support.controller_timings import QUICK
 from tests.support.timings import quicker

@@ -9,11 +9,11 @@ import pytest
 
 from controller.apply import pod_checks
 from controller.observe.caches import CLAIMS_FOR_A_NODE
-from controller.observe.model import Starting
 from controller.program import NAME
 from controller.timing import DEFAULT_TIMING
 from neuron_dra.emulation.embedded_api import Do, InjectedFault
 from neuron_dra.kube.events import EventRecorder
+from neuron_dra.planner.observed.model import Starting
 from tests.story.controller_cluster import Cluster
 from tests.story.test_ultraserver_controller import cluster, controlling  # noqa: F401
 from tests.support.controller_timings import QUICK

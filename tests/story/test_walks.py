@@ -57,11 +57,15 @@ async def test_controller_modules_call_downward_only() -> None:
         ports = [f"--{name}=127.0.0.1:{free_port()}" for name in LISTENERS]
         parsed = parser.parse_args(["--leader-elect", f"--kube-api-server={cluster.api.url}", *ports])
         controller = Controller(controller_settings.load(parsed, {}, "here"), KubeConfig(cluster.api.url))
-        with Walk(["controller"]) as walk:
+        with Walk(["controller", "neuron_dra.planner"]) as walk:
             await allocate_and_release(controller, cluster)
     not_as_shipped = {f"settings.{name.replace('-', '_')}" for name in LISTENERS}  # they have other numbers
     assert of_controller(controller) == of_the_machine("Replica") | not_as_shipped
-    assert {"controller.observe.decode", "controller.plan.allocation", "controller.apply.requests"} <= {*walk.modules}
+    assert {
+        "neuron_dra.planner.observed.decode",
+        "neuron_dra.planner.plan.allocation",
+        "controller.apply.requests",
+    } <= {*walk.modules}
     assert dict(walk.returns) == {}
 
 

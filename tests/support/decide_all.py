@@ -9,11 +9,11 @@ from controller.jobs import decide as jobs
 from controller.jobs.decide import JobEvent, JobView, Write, about, taken
 from controller.jobs.model import Job
 from controller.jobs.there import There, order
-from controller.observe.model import Admission, Workload
 from controller.queue import decide as queues
 from controller.queue.admission import QueueView, admission_or_error
 from controller.queue.decide import QueueDecision
 from neuron_dra.core.turns import in_turn
+from neuron_dra.planner.observed.model import Admission, Workload
 
 
 @dataclass(frozen=True, slots=True)

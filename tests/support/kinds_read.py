@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -15,7 +16,7 @@ from typing import Final
 from neuron_dra.kube import requests
 from neuron_dra.kube.requests import Resource
 
-ROOTS: Final = ("controller", "neuron_dra/node")
+ROOTS: Final = ("controller", "neuron_dra/planner", "neuron_dra/node")
 WRITES: Final = frozenset({"create", "patch", "replace", "delete", "refuse", "check", "doubt"})
 """Methods whose first argument says what is written, or of which kind a schema is checked."""
 
@@ -23,8 +24,10 @@ WRITES: Final = frozenset({"create", "patch", "replace", "delete", "refuse", "ch
 @functools.cache
 def kinds_read() -> frozenset[str]:
     """Return the plural names of the kinds that are read."""
-    modules = [path for root in ROOTS for path in sorted(Path(root).rglob("*.py"))]
-    return frozenset(name for path in modules for name in _of_module(ast.parse(path.read_text())))
+    paths_by_root = {root: sorted(Path(root).rglob("*.py")) for root in ROOTS}
+    assert all(paths_by_root.values()), "a folder of the programs is gone"
+    paths = itertools.chain.from_iterable(paths_by_root.values())
+    return frozenset(name for path in paths for name in _of_module(ast.parse(path.read_text())))
 
 
 def _of_module(tree: ast.Module) -> Iterator[str]:

@@ -21,11 +21,9 @@ from typing import Any, Final
 
 from controller.apply.claim_pods import ClaimPods
 from controller.apply.pod_checks import PodLooks
-from controller.fleet.fleet_index import FleetIndex
 from controller.jobs.early_pods import EarlyPods
 from controller.limits.watcher import LimitsWatcher
 from controller.observe.caches import Caches
-from controller.observe.model import ClaimUse, Consumer, Starting, Template
 from controller.settings import WatcherSettings
 from controller.timing import DEFAULT_TIMING
 from neuron_dra.errors import TooLarge
@@ -33,6 +31,8 @@ from neuron_dra.kube.client import MAX_ANSWER_BYTES, KubeClient
 from neuron_dra.kube.config import KubeConfig
 from neuron_dra.kube.events import EventRecorder
 from neuron_dra.kube.requests import PODS
+from neuron_dra.planner.fleet.fleet_index import FleetIndex
+from neuron_dra.planner.observed.model import ClaimUse, Consumer, Starting, Template
 from tests.support.sending import new_sender, pods_looked_for, sent
 
 NODES: Final = 16

@@ -11,8 +11,8 @@ from controller.apply.fence import unelected
 from controller.apply.rendezvous_service import RendezvousServices
 from controller.apply.sender import Sender
 from controller.jobs.early_pods import EarlyPods
-from controller.observe.model import Meeting
 from controller.timing import DEFAULT_TIMING
+from neuron_dra.planner.observed.model import Meeting
 
 Moment = datetime.datetime | None
 

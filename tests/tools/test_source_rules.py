@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -47,7 +48,9 @@ def node_programs() -> dict[str, Nodes]:
 
 @pytest.fixture(scope="module")
 def controller() -> dict[str, Nodes]:
-    paths = [path.relative_to(ROOT) for path in sorted((ROOT / "controller").rglob("*.py"))]
+    """Return the syntax of the controller and of its planner, by file."""
+    folders = (ROOT / "controller", ROOT / "neuron_dra/planner")
+    paths = [path.relative_to(ROOT) for folder in folders for path in sorted(folder.rglob("*.py"))]
     return {str(path): parse((ROOT / path).read_text()) for path in paths}
 
 
@@ -137,6 +140,13 @@ def test_versions_of_kubernetes_are_one_table(node_programs: dict[str, Nodes]) -
     wrong = [f"{file}:{line}: {text}" for file, line, text in versions if file not in MAY_NAME_VERSIONS]
     assert not wrong, "\n".join(["name the version in neuron_dra/core/versions.py, and use that name", *wrong])
     assert {file for file, _, _ in versions} == MAY_NAME_VERSIONS
+
+
+def test_every_pattern_of_mutmut_names_modules() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["mutmut"]
+    patterns = settings["only_mutate"]
+    assert "neuron_dra/planner/plan/*.py" in patterns
+    assert [pattern for pattern in patterns if not [*ROOT.glob(pattern)]] == []
 
 
 @pytest.mark.parametrize(

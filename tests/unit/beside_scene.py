@@ -18,17 +18,10 @@ import msgspec
 from controller.apply.fence import Fence
 from controller.apply.leader import Alone
 from controller.apply.requests import Applier
-from controller.decisions.actions import Plan, Verdict
-from controller.decisions.objects import owner_of
-from controller.fleet.fleet_index import FleetIndex
-from controller.fleet.limits import DEFAULT_LIMITS
 from controller.jobs.reservations import JobReservations
 from controller.jobs.watches import JobWatches
 from controller.metrics import Metrics
-from controller.observe import decode
 from controller.observe.caches import Caches
-from controller.observe.model import Known
-from controller.plan import planning
 from controller.qualify.qualifications import Qualifications
 from controller.qualify.watches import QualifyWatches
 from controller.queue.model import body_for
@@ -46,6 +39,13 @@ from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import KubeConfig
 from neuron_dra.kube.events import EventRecorder
 from neuron_dra.kube.reflector import Reflector
+from neuron_dra.planner.decisions.actions import Plan, Verdict
+from neuron_dra.planner.decisions.objects import owner_of
+from neuron_dra.planner.fleet.fleet_index import FleetIndex
+from neuron_dra.planner.fleet.limits import DEFAULT_LIMITS
+from neuron_dra.planner.observed import decode
+from neuron_dra.planner.observed.model import Known
+from neuron_dra.planner.plan import planning
 from tests.support.sending import sent
 from tests.unit.ultraserver_world import World
 

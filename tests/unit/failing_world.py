@@ -5,9 +5,9 @@ from __future__ import annotations
 import datetime
 from typing import Any
 
-from controller.decisions.actions import Evict
-from controller.plan.planning import Limits
 from hack.bench.ultraservers import ultraserver
+from neuron_dra.planner.decisions.actions import Evict
+from neuron_dra.planner.plan.planning import Limits
 from tests.unit.ultraserver_world import World
 
 LIMITS = Limits(node_failure_grace=datetime.timedelta(seconds=60), fault_grace=datetime.timedelta(seconds=30))

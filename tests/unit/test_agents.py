@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from controller.observe.agents import Reports
-from controller.observe.model import ClusterNode
+from neuron_dra.planner.observed.agents import Reports
+from neuron_dra.planner.observed.model import ClusterNode
 
 START = datetime.datetime(2026, 3, 1, 12, tzinfo=datetime.UTC)
 HOLD = datetime.timedelta(minutes=5)

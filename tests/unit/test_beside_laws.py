@@ -16,14 +16,11 @@ from controller.apply.beside import Beside
 from controller.apply.fence import Fence
 from controller.apply.leader import Alone
 from controller.apply.requests import Applier
-from controller.fleet.fleet_index import FleetIndex
 from controller.jobs import decide as jobs
 from controller.jobs.early_pods import EarlyPods
 from controller.jobs.reservations import JobReservations
 from controller.jobs.watches import JobWatches
-from controller.observe import decode
 from controller.observe.caches import Caches
-from controller.observe.model import Template
 from controller.qualify.decide import decide as decide_tests
 from controller.queue.model import body_for
 from controller.queue.queues import AT_ONCE, Queues
@@ -36,6 +33,9 @@ from neuron_dra.errors import NotFound
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import KubeConfig
 from neuron_dra.kube.events import EventRecorder
+from neuron_dra.planner.fleet.fleet_index import FleetIndex
+from neuron_dra.planner.observed import decode
+from neuron_dra.planner.observed.model import Template
 from tests.support.decide_all import WholeQueueView, admissions, decide_jobs
 from tests.support.decide_all import decide_queues as decide_queue
 from tests.support.sending import new_sender, pods_looked_for

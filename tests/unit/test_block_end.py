@@ -6,13 +6,13 @@ import datetime
 
 import pytest
 
-from controller.decisions.actions import WriteWorkloadStatus
-from controller.fleet.fleet_index import FleetIndex
-from controller.observe.model import condition
-from controller.plan.planning import plan_of
 from hack.bench.ultraservers import ultraserver
 from neuron_dra.core import capacity_block
 from neuron_dra.core.capacity_block import ANNOTATION
+from neuron_dra.planner.decisions.actions import WriteWorkloadStatus
+from neuron_dra.planner.fleet.fleet_index import FleetIndex
+from neuron_dra.planner.observed.model import condition
+from neuron_dra.planner.plan.planning import plan_of
 from tests.unit.failing_world import LIMITS, U0, running
 from tests.unit.ultraserver_world import START, World
 

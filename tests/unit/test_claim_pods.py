@@ -9,17 +9,17 @@ import msgspec
 import pytest
 
 from controller.apply.claim_pods import ClaimPods
-from controller.decisions.actions import Evict
-from controller.observe import decode
 from controller.observe.caches import wall_clock
-from controller.observe.model import ClaimUse, Consumer
-from controller.observe.projections import Pod
-from controller.plan.claim_pods import users
-from controller.plan.planning import plan
 from controller.timing import DEFAULT_TIMING
 from neuron_dra.core.wire import Obj
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import KubeConfig
+from neuron_dra.planner.decisions.actions import Evict
+from neuron_dra.planner.observed import decode
+from neuron_dra.planner.observed.model import ClaimUse, Consumer
+from neuron_dra.planner.observed.projections import Pod
+from neuron_dra.planner.plan.claim_pods import users
+from neuron_dra.planner.plan.planning import plan
 from tests.support.sending import new_sender, sent
 from tests.unit.failing_world import LIMITS, running
 from tests.unit.ultraserver_world import World

@@ -11,16 +11,16 @@ import pytest
 from controller.apply.claim_reads import ClaimReads
 from controller.apply.fence import unelected
 from controller.apply.sender import Sender
-from controller.decisions.actions import NodesToRead, Plan
-from controller.fleet.fleet_index import FleetIndex
 from controller.observe.caches import Caches
-from controller.observe.model import Known, PublishedNode, ReadClaims, condition
-from controller.plan.expiry import VALID
-from controller.plan.planning import plan_of
 from controller.timing import DEFAULT_TIMING
 from neuron_dra.errors import ApiError, Unavailable
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import KubeConfig
+from neuron_dra.planner.decisions.actions import NodesToRead, Plan
+from neuron_dra.planner.fleet.fleet_index import FleetIndex
+from neuron_dra.planner.observed.model import Known, PublishedNode, ReadClaims, condition
+from neuron_dra.planner.plan.expiry import VALID
+from neuron_dra.planner.plan.planning import plan_of
 from tests.unit.failing_world import LIMITS, running
 from tests.unit.test_expiry import free, unused
 from tests.unit.test_planning import fleet

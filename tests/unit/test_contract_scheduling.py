@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from controller.decisions import objects
-from controller.observe import model
 from neuron_dra.core import names
 from neuron_dra.core.wire import Obj
+from neuron_dra.planner.decisions import objects
+from neuron_dra.planner.observed import model
 from neuron_dra.simulate import allocator, failures, scheduler, selectors
 from tests.support import fast_yaml
 

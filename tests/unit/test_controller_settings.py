@@ -12,11 +12,11 @@ import pytest
 
 from controller import settings
 from controller.main import operator_main
-from controller.plan.planning import Limits
 from controller.settings import ControllerSettings
 from neuron_dra.arguments import Parser, go_style
 from neuron_dra.errors import SettingsError
 from neuron_dra.kube.timing import DEFAULT_CLIENT_TIMING
+from neuron_dra.planner.plan.planning import Limits
 
 
 def load(*words: str, environ: dict[str, str] | None = None) -> ControllerSettings:

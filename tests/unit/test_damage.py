@@ -17,17 +17,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from controller.decisions.actions import Action, Plan
-from controller.fleet.fleet_index import FleetIndex
 from controller.metrics import Metrics
 from controller.observe.caches import Caches
-from controller.plan import planning
 from controller.timing import DEFAULT_TIMING
 from hack.bench.ultraservers import ultraserver
 from neuron_dra.core.ultraserver import NAMESPACE
 from neuron_dra.core.wire import Obj
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import KubeConfig
+from neuron_dra.planner.decisions.actions import Action, Plan
+from neuron_dra.planner.fleet.fleet_index import FleetIndex
+from neuron_dra.planner.plan import planning
 from tests.unit.ultraserver_world import World
 
 DAMAGES = int(os.environ.get("NEURON_DRA_DAMAGES", "600"))

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from controller.decisions.actions import Plan
-from controller.plan.planning import plan, plan_of
 from neuron_dra.core.wire import Obj
+from neuron_dra.planner.decisions.actions import Plan
+from neuron_dra.planner.plan.planning import plan, plan_of
 from tests.unit.test_fleet_index import Course, follow, two_allocated
 
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from controller.jobs.early_pods import CONDITION, touched, waits_for
-from controller.observe.model import Template
 from neuron_dra.core.wire import Obj
 from neuron_dra.emulation.admission import Denied, admit
+from neuron_dra.planner.observed.model import Template
 from tests.support import fast_yaml
 
 TEMPLATE = Template("ml", "rct", "uid-t", owner=None, deleting=False)

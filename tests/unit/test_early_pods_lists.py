@@ -14,8 +14,6 @@ import pytest
 
 from controller.apply.outbox import Answer
 from controller.jobs.early_pods import AT_ONCE, LOOKS, EarlyPods, touched, waits_for
-from controller.observe import projections
-from controller.observe.model import Template
 from controller.timing import JobTiming
 from neuron_dra.core.wire import Obj
 from neuron_dra.errors import Forbidden, TooLarge
@@ -23,6 +21,8 @@ from neuron_dra.kube import objects
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import KubeConfig
 from neuron_dra.kube.requests import PODS
+from neuron_dra.planner.observed import projections
+from neuron_dra.planner.observed.model import Template
 from tests.support.sending import new_sender, pods_looked_for
 from tests.support.waiting import eventually
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from controller.observe.model import condition
+from neuron_dra.planner.observed.model import condition
 from tests.unit.failing_world import LIMITS, held, running, start_pods
 from tests.unit.ultraserver_world import World
 

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from controller.decisions.states import State
 from controller.qualify.model import NEVER_STARTS
 from neuron_dra import cli
 from neuron_dra.ask.explain import meanings as explain
@@ -19,9 +18,10 @@ from neuron_dra.ask.world import tested
 from neuron_dra.core import advice, busy, causes, health, shown_states, signals, vocabulary
 from neuron_dra.core.ultraserver import Phase
 from neuron_dra.core.vocabulary import CONDITIONS, EVENTS, REASONS, UNHEALTHY
+from neuron_dra.planner.decisions.states import State
 
 ROOT = Path(__file__).resolve().parents[2]
-CONTROLLER = ("plan", "fleet", "decisions", "observe", "apply", "limits", "jobs", "qualify", "queue")
+CONTROLLER = ("observe", "apply", "limits", "jobs", "qualify", "queue")
 OTHERS = {
     *(
         "All",
@@ -87,7 +87,9 @@ NAMES = {each.name for each in (*CONDITIONS, *REASONS, *EVENTS)}
 
 @pytest.fixture(scope="module")
 def words_of_controller() -> set[str]:
-    return set(constants(*(ROOT / "controller" / folder for folder in CONTROLLER)))
+    words = set(constants(ROOT / "neuron_dra/planner", *(ROOT / "controller" / folder for folder in CONTROLLER)))
+    assert len(words) > 200, "the words are not found any more"
+    return words
 
 
 @pytest.fixture(scope="module")

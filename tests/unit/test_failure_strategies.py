@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from controller.decisions.actions import CreateTemplate, DeleteTemplate
 from hack.bench.ultraservers import ultraserver
+from neuron_dra.planner.decisions.actions import CreateTemplate, DeleteTemplate
 from tests.unit.failing_world import (
     LIMITS,
     U0,

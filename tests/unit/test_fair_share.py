@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from controller.decisions.fair_share import FairShare
+from neuron_dra.planner.decisions.fair_share import FairShare
 
 
 def chosen(most: int, offered: list[tuple[str, str]]) -> list[str]:

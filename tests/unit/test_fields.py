@@ -9,10 +9,10 @@ import pytest
 from msgspec.inspect import DictType, ListType, StructType, Type, UnionType, type_info
 
 from controller.limits import advice, unanswered
-from controller.observe import decode, projections, slices
 from hack.bench.ultraservers import ultraserver
 from neuron_dra.core import sizes
 from neuron_dra.core.ultraserver import TAG_ATTRIBUTES
+from neuron_dra.planner.observed import decode, projections, slices
 
 NODE: dict[str, Any] = {
     "apiVersion": "v1",

@@ -10,12 +10,12 @@ from typing import Any
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from controller.decisions.actions import NOTHING_KEPT
-from controller.fleet.fleet_index import FleetIndex
-from controller.observe.discovery import discover
-from controller.observe.model import FleetSnapshot
-from controller.plan.planning import plan, plan_of
 from hack.bench.ultraservers import ultraserver
+from neuron_dra.planner.decisions.actions import NOTHING_KEPT
+from neuron_dra.planner.fleet.fleet_index import FleetIndex
+from neuron_dra.planner.observed.discovery import discover
+from neuron_dra.planner.observed.model import FleetSnapshot
+from neuron_dra.planner.plan.planning import plan, plan_of
 from tests.unit.ultraserver_world import World
 
 BLOCKS = ("u0", "u1", "u2")

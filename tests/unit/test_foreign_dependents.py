@@ -8,11 +8,11 @@ from typing import Any, Final
 
 import pytest
 
-from controller.observe import decode
-from controller.observe.model import API_VERSION
 from hack.bench.ultraservers import ultraserver
 from neuron_dra.core.ownership import ObjectIdentity, controller_of
 from neuron_dra.core.wire import Obj
+from neuron_dra.planner.observed import decode
+from neuron_dra.planner.observed.model import API_VERSION
 from tests.unit.beside_scene import Decided, Scene, plural, world
 from tests.unit.ultraserver_world import World
 

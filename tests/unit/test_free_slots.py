@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from controller.decisions.actions import NOTHING_KEPT
-from controller.fleet import placement
-from controller.fleet.census import Census
-from controller.fleet.fleet_index import FleetIndex
-from controller.fleet.limits import DEFAULT_LIMITS
-from controller.fleet.places import everywhere
-from controller.fleet.view import Step
-from controller.observe.model import Known, Workload
-from controller.plan.ledger import Ledger
-from controller.plan.planning import begin
 from hack.bench.ultraservers import ultraserver
+from neuron_dra.planner.decisions.actions import NOTHING_KEPT
+from neuron_dra.planner.fleet import placement
+from neuron_dra.planner.fleet.census import Census
+from neuron_dra.planner.fleet.fleet_index import FleetIndex
+from neuron_dra.planner.fleet.limits import DEFAULT_LIMITS
+from neuron_dra.planner.fleet.places import everywhere
+from neuron_dra.planner.fleet.view import Step
+from neuron_dra.planner.observed.model import Known, Workload
+from neuron_dra.planner.plan.ledger import Ledger
+from neuron_dra.planner.plan.planning import begin
 from tests.unit.ultraserver_world import START, World
 
 TYPE = "trn3.48xlarge"

@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 
-from controller.fleet.fleet_index import FleetIndex
-from controller.fleet.held import Held
-from controller.fleet.holdings import Holdings
-from controller.fleet.limits import DEFAULT_LIMITS
-from controller.fleet.sight import Sight
-from controller.observe.model import (
+from neuron_dra.core.notice import UNTOLD
+from neuron_dra.core.ultraserver import Allocation, Phase, Tag
+from neuron_dra.planner.fleet.fleet_index import FleetIndex
+from neuron_dra.planner.fleet.held import Held
+from neuron_dra.planner.fleet.holdings import Holdings
+from neuron_dra.planner.fleet.limits import DEFAULT_LIMITS
+from neuron_dra.planner.fleet.sight import Sight
+from neuron_dra.planner.observed.model import (
     NOTHING_KNOWN,
     ClaimUse,
     ClusterNode,
@@ -21,8 +23,6 @@ from controller.observe.model import (
     Reservation,
     UltraServer,
 )
-from neuron_dra.core.notice import UNTOLD
-from neuron_dra.core.ultraserver import Allocation, Phase, Tag
 from tests.unit.ultraserver_world import START
 
 NODES = ("n0", "n1")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from controller.decisions.irreversible import TABLE
+from neuron_dra.planner.decisions.irreversible import TABLE
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 METHODS: Final = {f"{client}.{name}" for client in ("client", "self._client") for name in ("delete", "evict")}
@@ -27,7 +27,7 @@ def places(source: str, path: str) -> Iterator[str]:
 
 def test_every_deletion_and_eviction_has_a_row() -> None:
     found: set[str] = set()
-    for path in sorted((ROOT / "controller").rglob("*.py")):
+    for path in sorted([*(ROOT / "controller").rglob("*.py"), *(ROOT / "neuron_dra/planner").rglob("*.py")]):
         found |= {*places(path.read_text(), str(path.relative_to(ROOT)))}
     assert len(found) >= 5
     assert found <= {row.place for row in TABLE}

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import fields, replace
 from typing import Any
 
-from controller.decisions.actions import Evict, Plan, WriteUltraServerStatus, WriteWorkloadStatus
-from controller.fleet.fleet_index import FleetIndex
-from controller.fleet.places import everywhere
-from controller.observe.model import UltraServer, Workload
-from controller.plan.planning import plan_of
 from hack.bench.ultraservers import ultraserver
+from neuron_dra.planner.decisions.actions import Evict, Plan, WriteUltraServerStatus, WriteWorkloadStatus
+from neuron_dra.planner.fleet.fleet_index import FleetIndex
+from neuron_dra.planner.fleet.places import everywhere
+from neuron_dra.planner.observed.model import UltraServer, Workload
+from neuron_dra.planner.plan.planning import plan_of
 from tests.unit.ultraserver_world import World
 
 IDENTITY = ("namespace", "name", "uid", "version", "status", "problem", "created", "groups")

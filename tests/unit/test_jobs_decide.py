@@ -11,12 +11,12 @@ import pytest
 from controller.jobs.decide import ChangeWorkload, CreateWorkload, DeleteWorkload
 from controller.jobs.kinds import KINDS
 from controller.jobs.model import Job
-from controller.observe import decode
-from controller.observe.model import SLOT_SIZES, Namespace, Template, Workload
-from controller.plan import strategies
 from neuron_dra.core import job_wish
 from neuron_dra.core.job_wish import InvalidWish, Wish, wish
 from neuron_dra.core.wire import Obj
+from neuron_dra.planner.observed import decode
+from neuron_dra.planner.observed.model import SLOT_SIZES, Namespace, Template, Workload
+from neuron_dra.planner.plan import strategies
 from tests.support.decide_all import WholeJobDecision, WholeJobView
 from tests.support.decide_all import decide_jobs as decide
 

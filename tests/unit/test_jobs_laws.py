@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from controller.jobs.decide import ChangeWorkload, CreateWorkload, DeleteWorkload, Write
 from controller.jobs.model import Job, PodSet
-from controller.observe import decode
-from controller.observe.model import Namespace, Workload
+from neuron_dra.planner.observed import decode
+from neuron_dra.planner.observed.model import Namespace, Workload
 from tests.support.decide_all import WholeJobDecision, WholeJobView
 from tests.support.decide_all import decide_jobs as decide
 

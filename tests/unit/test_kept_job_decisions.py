@@ -15,21 +15,11 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 from controller.apply.fence import Fence
 from controller.apply.leader import Alone
 from controller.apply.requests import Applier
-from controller.fleet.fleet_index import FleetIndex
 from controller.jobs.decide import CreateWorkload, Write
 from controller.jobs.guard import POLICY
 from controller.jobs.reservations import AT_ONCE, JobReservations, _in_use
 from controller.jobs.watches import JobWatches
 from controller.observe.caches import Caches
-from controller.observe.model import (
-    API_VERSION,
-    JOBS_LABEL,
-    LIMIT_ANNOTATION,
-    MADE_FOR,
-    ClaimUse,
-    Template,
-    Workload,
-)
 from controller.timing import DEFAULT_TIMING, JobTiming
 from neuron_dra.core.job_wish import QUEUE_ANNOTATION
 from neuron_dra.core.ultraserver import NAMESPACE, Allocation, Phase
@@ -40,6 +30,16 @@ from neuron_dra.kube.config import KubeConfig
 from neuron_dra.kube.events import EventRecorder
 from neuron_dra.kube.objects import Damaged
 from neuron_dra.kube.reflector import Reflector
+from neuron_dra.planner.fleet.fleet_index import FleetIndex
+from neuron_dra.planner.observed.model import (
+    API_VERSION,
+    JOBS_LABEL,
+    LIMIT_ANNOTATION,
+    MADE_FOR,
+    ClaimUse,
+    Template,
+    Workload,
+)
 from tests.support.decide_all import WholeJobView
 from tests.support.decide_all import decide_jobs as decide
 from tests.support.sent_events import send_events

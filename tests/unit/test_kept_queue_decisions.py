@@ -12,9 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 
 from controller.apply.fence import unelected
 from controller.apply.requests import Applier
-from controller.fleet.fleet_index import FleetIndex
 from controller.observe.caches import Caches
-from controller.observe.model import API_VERSION, JOBS_LABEL, JOBS_QUEUED, Workload
 from controller.queue.model import KueueWorkload, name_for
 from controller.queue.queues import Queues, _held
 from controller.queue.watches import QueueWatch
@@ -26,6 +24,8 @@ from neuron_dra.kube.config import KubeConfig
 from neuron_dra.kube.events import EventRecorder
 from neuron_dra.kube.objects import Damaged
 from neuron_dra.kube.reflector import Reflector
+from neuron_dra.planner.fleet.fleet_index import FleetIndex
+from neuron_dra.planner.observed.model import API_VERSION, JOBS_LABEL, JOBS_QUEUED, Workload
 from tests.support.decide_all import WholeQueueView, admissions
 from tests.support.decide_all import decide_queues as decide
 from tests.unit.test_plan_costs import lines

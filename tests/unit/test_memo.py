@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from controller.fleet.memo import EVERYTHING, Decision, Memo
+from neuron_dra.planner.fleet.memo import EVERYTHING, Decision, Memo
 
 NAMES = ("a1", "a2", "b1", "b2", "c1")
 NAMESPACES = ("a", "b", "c")

@@ -17,13 +17,13 @@ import pytest
 import yaml
 from prometheus_client.metrics import MetricWrapperBase
 
-from controller.fleet.fleet_index import FleetIndex
 from controller.metrics import Metrics as ControllerMetrics
-from controller.plan import planning
 from hack.bench.ultraservers import ultraserver
 from neuron_dra.errors import ApiError, CheckpointDamaged, ClaimError, DeviceInUse, NotFound
 from neuron_dra.node.metrics import PluginMetrics
 from neuron_dra.node.prepare import kubelet
+from neuron_dra.planner.fleet.fleet_index import FleetIndex
+from neuron_dra.planner.plan import planning
 from tests.support import fast_yaml
 from tests.support.built_tools import HELM, needs
 from tests.unit.failing_world import remove_node, remove_slices, running

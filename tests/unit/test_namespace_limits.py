@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from controller.decisions.actions import Action
-from controller.plan.planning import Limits
 from hack.bench.ultraservers import ultraserver
+from neuron_dra.planner.decisions.actions import Action
+from neuron_dra.planner.plan.planning import Limits
 from tests.unit.failing_world import break_links
 from tests.unit.ultraserver_world import World
 

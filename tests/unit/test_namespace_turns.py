@@ -7,8 +7,8 @@ import random
 
 import pytest
 
-from controller.plan.planning import Limits
 from hack.bench.ultraservers import ultraserver
+from neuron_dra.planner.plan.planning import Limits
 from tests.unit.ultraserver_world import World
 
 SECOND = datetime.timedelta(seconds=1)

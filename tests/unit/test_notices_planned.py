@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from controller.decisions.actions import Evict
-from controller.fleet.fleet_index import FleetIndex
-from controller.fleet.limits import Limits
 from controller.metrics import Metrics
-from controller.plan.planning import plan_of
 from hack.bench.ultraservers import ultraserver
 from neuron_dra.core.capacity_block import ANNOTATION
+from neuron_dra.planner.decisions.actions import Evict
+from neuron_dra.planner.fleet.fleet_index import FleetIndex
+from neuron_dra.planner.fleet.limits import Limits
+from neuron_dra.planner.plan.planning import plan_of
 from tests.unit.failing_world import LIMITS, U0, allocations, not_ready, running, start_pods
 from tests.unit.ultraserver_world import World
 

@@ -8,13 +8,13 @@ from dataclasses import replace
 
 import pytest
 
-from controller.fleet.fleet_index import FleetIndex
-from controller.fleet.placement import Slot
-from controller.observe import results
-from controller.observe.results import RESULTS_AT_MOST, GroupResult
 from controller.qualify import model, survey
 from controller.qualify.model import Qualification
 from hack.bench.plan import NOW, fleet
+from neuron_dra.planner.fleet.fleet_index import FleetIndex
+from neuron_dra.planner.fleet.placement import Slot
+from neuron_dra.planner.observed import results
+from neuron_dra.planner.observed.results import RESULTS_AT_MOST, GroupResult
 
 HOUR = datetime.timedelta(hours=1)
 NODES = 4

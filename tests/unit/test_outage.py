@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from controller.decisions import states
-from controller.decisions.actions import DeleteTemplate, Evict
-from controller.fleet import outage
-from controller.observe.model import ClusterNode
-from controller.plan.planning import Limits
 from neuron_dra.core.ultraserver import Phase
+from neuron_dra.planner.decisions import states
+from neuron_dra.planner.decisions.actions import DeleteTemplate, Evict
+from neuron_dra.planner.fleet import outage
+from neuron_dra.planner.observed.model import ClusterNode
+from neuron_dra.planner.plan.planning import Limits
 from tests.unit.failing_world import (
     LIMITS,
     U0,

@@ -9,12 +9,12 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.fleet import placement
-from controller.observe import decode
-from controller.observe.discovery import Group
-from controller.plan.planning import plan
 from hack.bench.ultraservers import node_and_slice, ultraserver
 from neuron_dra.core.facts import UltraServerFacts
+from neuron_dra.planner.fleet import placement
+from neuron_dra.planner.observed import decode
+from neuron_dra.planner.observed.discovery import Group
+from neuron_dra.planner.plan.planning import plan
 from tests.unit.ultraserver_world import START, World
 
 FLEET = [ultraserver(f"u{n}", layers=("a", f"b{n // 2}", f"c{n // 2}")) for n in range(4)]

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.fleet.placement import KINDS, Slot
-from controller.fleet.places import Overlay, Places, choose, everywhere
+from neuron_dra.planner.fleet.placement import KINDS, Slot
+from neuron_dra.planner.fleet.places import Overlay, Places, choose, everywhere
 
 LAYERS = st.tuples(*(st.sampled_from((None, "a", "b", "c")) for _ in range(3)))
 

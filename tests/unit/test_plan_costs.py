@@ -1,4 +1,4 @@
-"""30, net 3: the cost of a plan is counted, not timed: the lines of the controller that it executes.
+"""30, net 3: the cost of a plan is counted, not timed: the lines of the planner that it executes.
 
 A line in a loop counts each time. NEURON_DRA_NODES is the size of the large fleet.
 """
@@ -16,18 +16,18 @@ from typing import Any
 
 import pytest
 
-import controller
-from controller.decisions.actions import Kept, WriteUltraServerStatus
-from controller.fleet.fleet_index import FleetIndex
-from controller.observe import decode
-from controller.observe.model import FINALIZER, UltraServer, Workload
-from controller.plan.planning import plan_of
 from hack.bench.ultraservers import ultraserver
+from neuron_dra import planner
+from neuron_dra.planner.decisions.actions import Kept, WriteUltraServerStatus
+from neuron_dra.planner.fleet.fleet_index import FleetIndex
+from neuron_dra.planner.observed import decode
+from neuron_dra.planner.observed.model import FINALIZER, UltraServer, Workload
+from neuron_dra.planner.plan.planning import plan_of
 from tests.unit.ultraserver_world import START, World
 
 SMALL = 1_000
 LARGE = int(os.environ.get("NEURON_DRA_NODES", "10000"))
-CONTROLLER = str(Path(controller.__file__).parent)
+PLANNER = str(Path(planner.__file__).parent)
 
 
 Followed = tuple[FleetIndex, Kept]
@@ -93,7 +93,7 @@ def workload(name: str, *, count: int, namespace: str = "ml") -> Workload:
 
 @contextlib.contextmanager
 def counted() -> Iterator[list[int]]:
-    """Yield a list; at the end it has one number: how many lines of the controller were executed meanwhile."""
+    """Yield a list; at the end it has one number: how many lines of the planner were executed meanwhile."""
     executed = 0
     found: list[int] = []
 
@@ -103,7 +103,7 @@ def counted() -> Iterator[list[int]]:
         return local
 
     def trace(frame: FrameType, _: str, __: object) -> Any:
-        return local if frame.f_code.co_filename.startswith(CONTROLLER) else None
+        return local if frame.f_code.co_filename.startswith(PLANNER) else None
 
     before = sys.gettrace()
     sys.settrace(trace)
@@ -115,9 +115,10 @@ def counted() -> Iterator[list[int]]:
 
 
 def lines(call: Callable[[], object]) -> int:
-    """Return how many lines of the controller a call executes."""
+    """Return how many lines of the planner a call executes."""
     with counted() as found:
         call()
+    assert found[0] > 0, "no line of the planner is seen"
     return found[0]
 
 

@@ -11,17 +11,17 @@ from typing import Any
 import pytest
 import yaml
 
-from controller.decisions.actions import CreateUltraServer, SetFinalizers
-from controller.fleet.fleet_index import FleetIndex
 from controller.main import main
-from controller.observe.model import FINALIZER
-from controller.plan import planning
-from controller.plan.planning import DEFAULT_LIMITS
 from controller.query import dry_run, queries
 from controller.query.dry_run import Grouped
 from hack.bench.ultraservers import ultraserver
 from neuron_dra.core.ultraserver import decode_allocations
 from neuron_dra.gen.neuron.ultraserver.v1 import ultraservers_pb2 as pb
+from neuron_dra.planner.decisions.actions import CreateUltraServer, SetFinalizers
+from neuron_dra.planner.fleet.fleet_index import FleetIndex
+from neuron_dra.planner.observed.model import FINALIZER
+from neuron_dra.planner.plan import planning
+from neuron_dra.planner.plan.planning import DEFAULT_LIMITS
 from tests.unit.ultraserver_world import World
 
 FLEETS = int(os.environ.get("NEURON_DRA_PLAN_FLEETS", "150"))

@@ -10,7 +10,7 @@ from tests.unit.failing_world import LIMITS, not_ready, running
 from tests.unit.ultraserver_world import World
 
 RETURNS = 11  # one for the pass that stores the finalizer first (4.02)
-"""32 stays in 22 modules. What decisions read is in `controller/fleet`, what they say in `controller/decisions`.
+"""32 stays in 22 modules. What decisions read is in `planner/fleet`, what they say in `planner/decisions`.
 
 At edec578 all of it was in `controller/plan`: 130 stays in 24 modules, 106 returns; in the 12 modules that decided, 46
 with 34. In all three rooms together it is 193 in 41 with 152 now.
@@ -21,13 +21,13 @@ with 34. In all three rooms together it is 193 in 41 with 152 now.
 def test_recovery_calls_downward_only(strategy: str) -> None:
     """A node fails and is given up, with each strategy (15, acceptance 2)."""
     world = running(strategy)
-    with Walk(["controller"]) as walk:
+    with Walk(["controller", "neuron_dra.planner"]) as walk:
         not_ready(world, "u0-1")
         world.later(61)
         world.settle(LIMITS)
         world.remove("Node", "u0-1")
         world.settle(LIMITS)
-    assert "controller.plan.recovery" in walk.modules
+    assert "neuron_dra.planner.plan.recovery" in walk.modules
     assert dict(walk.returns) == {}
 
 
@@ -36,7 +36,7 @@ def test_a_workload_is_decided_in_few_modules() -> None:
     world = World([item for name in ("u0", "u1", "u2") for item in ultraserver(name)])
     world.settle()
     claims = [("c0", "u0-0"), ("c1", "u1-0")]
-    with Walk(["controller.plan"]) as walk:
+    with Walk(["neuron_dra.planner.plan"]) as walk:
         uid = world.submit("job", size=4, count=2)["metadata"]["uid"]
         world.settle()
         assert world.state("job") == ("Allocated", "Allocated")
@@ -51,6 +51,7 @@ def test_a_workload_is_decided_in_few_modules() -> None:
             world.objects.pop(("ResourceClaim", "ml", name), None)
         world.settle()
     assert not world.all("NeuronUltraServerWorkload")
+    assert len(walk.modules) > 20, "the modules that decide are not seen any more"
     assert dict(walk.returns) == {}
     assert walk.came_back <= RETURNS, walk.stays
 

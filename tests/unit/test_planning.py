@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from controller.decisions.actions import Action, Evict, SetUltraServerFinalizers, WriteWorkloadStatus
-from controller.observe import decode
-from controller.plan.planning import DEFAULT_LIMITS, Limits, plan
 from hack.bench.ultraservers import ultraserver
 from neuron_dra.api import config
 from neuron_dra.core.config import NeuronSettings, UltraServerSettings
 from neuron_dra.core.ultraserver import NAMESPACE
+from neuron_dra.planner.decisions.actions import Action, Evict, SetUltraServerFinalizers, WriteWorkloadStatus
+from neuron_dra.planner.observed import decode
+from neuron_dra.planner.plan.planning import DEFAULT_LIMITS, Limits, plan
 from tests.unit.ultraserver_world import World
 
 PLAIN, WORKLOAD = "neuron.aws.com", "workload.neuron.aws.com"

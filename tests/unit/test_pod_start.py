@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from controller.observe.model import Starting
-from controller.plan.planning import plan
-from controller.plan.pod_start import lacks_network, network_advice, unschedulable
+from neuron_dra.planner.observed.model import Starting
+from neuron_dra.planner.plan.planning import plan
+from neuron_dra.planner.plan.pod_start import lacks_network, network_advice, unschedulable
 from tests.unit.failing_world import LIMITS, U1, as_aws_made_them, degraded, held, not_ready, running, start_pods
 from tests.unit.ultraserver_world import World
 

@@ -11,10 +11,10 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from controller.metrics import Metrics
-from controller.plan import planning
 from neuron_dra.core.qualification import NAMESPACE
 from neuron_dra.core.wire import Obj
 from neuron_dra.kube.reflector import Reflector
+from neuron_dra.planner.plan import planning
 from tests.support.kinds_read import kinds_read
 from tests.unit.beside_scene import Decided, Key, Scene, owner, plural, world
 from tests.unit.ultraserver_world import World

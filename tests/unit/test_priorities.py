@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from controller.observe.model import FleetSnapshot
-from controller.plan.planning import Limits, plan
 from hack.bench.ultraservers import ultraserver
+from neuron_dra.planner.observed.model import FleetSnapshot
+from neuron_dra.planner.plan.planning import Limits, plan
 from tests.unit.ultraserver_world import World
 
 

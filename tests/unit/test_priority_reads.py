@@ -13,13 +13,13 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 
 from controller.apply.leader import Alone
 from controller.apply.priorities import AT_ONCE, MOST, Priorities
-from controller.fleet.fleet_index import FleetIndex
-from controller.observe import decode
 from controller.timing import DEFAULT_TIMING
 from hack.bench.plan import NOW
 from neuron_dra.errors import NotFound, Unavailable
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import KubeConfig
+from neuron_dra.planner.fleet.fleet_index import FleetIndex
+from neuron_dra.planner.observed import decode
 from tests.support.sending import new_sender, sent
 from tests.unit.test_plan_costs import lines
 

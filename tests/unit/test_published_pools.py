@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from controller.observe.slices import published_nodes, published_slice
 from neuron_dra.api.objects import healthy_node
 from neuron_dra.core import devices, partitions, slices
 from neuron_dra.core.ultraserver import Phase, Tag, tagged
+from neuron_dra.planner.observed.slices import published_nodes, published_slice
 
 NODE = healthy_node("trn2u.48xlarge")
 TAG = Tag("ml", "llm", "uid", "allocation", Phase.BOUND)

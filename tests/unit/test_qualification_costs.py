@@ -16,14 +16,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 from controller.apply.fence import Fence, unelected
 from controller.apply.leader import Leadership
 from controller.apply.requests import Applier
-from controller.decisions.actions import Plan, WaitingWorkloads, WantedGroup
-from controller.fleet.fleet_index import FleetIndex
-from controller.fleet.limits import DEFAULT_LIMITS
 from controller.metrics import Metrics
 from controller.observe.caches import Caches
-from controller.observe.model import Reservation
-from controller.observe.results import GroupResult, Source
-from controller.plan.planning import plan_of
 from controller.qualify.decide import QualifyView, StoreResults, WriteQualification, decide, forgotten, sources
 from controller.qualify.qualifications import Qualifications
 from controller.qualify.watches import QualifyWatches
@@ -33,6 +27,12 @@ from neuron_dra.core.qualification import Target
 from neuron_dra.core.ultraserver import Allocation, Phase
 from neuron_dra.core.wire import Obj
 from neuron_dra.kube.events import EventRecorder
+from neuron_dra.planner.decisions.actions import Plan, WaitingWorkloads, WantedGroup
+from neuron_dra.planner.fleet.fleet_index import FleetIndex
+from neuron_dra.planner.fleet.limits import DEFAULT_LIMITS
+from neuron_dra.planner.observed.model import Reservation
+from neuron_dra.planner.observed.results import GroupResult, Source
+from neuron_dra.planner.plan.planning import plan_of
 from tests.unit.beside_scene import Shelf
 from tests.unit.test_plan_costs import lines
 

@@ -11,14 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.decisions.actions import WantedGroup
-from controller.fleet.fleet_index import FleetIndex
-from controller.fleet.limits import DEFAULT_LIMITS
-from controller.fleet.places import Overlay
-from controller.fleet.spares import SparePool
-from controller.observe import decode
-from controller.observe.model import condition
-from controller.observe.results import GroupResult, written
 from controller.qualify import survey, yielding
 from controller.qualify.decide import QualifyView, StartTest, StopTest, Write, WriteQualification, decide
 from controller.qualify.model import GroupTest, Qualification
@@ -27,6 +19,14 @@ from controller.timing import QualifyTiming
 from hack.bench.plan import NOW, fleet, submit
 from hack.bench.ultraservers import ultraserver
 from neuron_dra.core.qualification import NAMESPACE, GroupKey, Target, target
+from neuron_dra.planner.decisions.actions import WantedGroup
+from neuron_dra.planner.fleet.fleet_index import FleetIndex
+from neuron_dra.planner.fleet.limits import DEFAULT_LIMITS
+from neuron_dra.planner.fleet.places import Overlay
+from neuron_dra.planner.fleet.spares import SparePool
+from neuron_dra.planner.observed import decode
+from neuron_dra.planner.observed.model import condition
+from neuron_dra.planner.observed.results import GroupResult, written
 from tests.unit.ultraserver_world import World
 
 HOUR = datetime.timedelta(hours=1)

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.observe import results
-from controller.observe.results import GroupResult
 from controller.qualify import survey
 from controller.qualify.model import PodOfTest, Qualification, Threshold, pod_of_test, qualification
 from controller.qualify.survey import ResultSurvey
 from controller.qualify.verdict import GroupVerdict, Judgement, judge, medians
 from controller.timing import QualifyTiming
 from neuron_dra.core.qualification import NAMESPACE, TESTS, Target, figures, target
+from neuron_dra.planner.observed import results
+from neuron_dra.planner.observed.results import GroupResult
 
 NOW = datetime.datetime(2026, 3, 1, 12, 0, tzinfo=datetime.UTC)
 TIMING = QualifyTiming(start_s=600.0, settle_s=90.0)

@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 
-from controller.observe import decode
-from controller.observe.model import Admission, QueueRecord, Workload
 from controller.queue.admission import HeldNodes, admission_of
 from controller.queue.decide import (
     CreateKueueWorkload,
@@ -23,6 +21,8 @@ from controller.queue.decide import (
 from controller.queue.model import IN_USE, KueueWorkload, body_for, project
 from controller.timing import QueueTiming
 from neuron_dra.core.wire import Obj
+from neuron_dra.planner.observed import decode
+from neuron_dra.planner.observed.model import Admission, QueueRecord, Workload
 from tests.support.decide_all import WholeQueueView
 from tests.support.decide_all import decide_queues as decide
 

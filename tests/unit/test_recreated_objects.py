@@ -10,13 +10,13 @@ from typing import Final
 import pytest
 
 from controller.apply.decided_writes import Attempt, WriteOutcome
-from controller.fleet.fleet_index import FleetIndex
 from controller.qualify import survey
 from controller.qualify.decide import forgotten, sources
 from controller.qualify.model import qualification
 from hack.bench.plan import NOW, fleet
 from hack.bench.ultraservers import ultraserver
 from neuron_dra.core.wire import Obj
+from neuron_dra.planner.fleet.fleet_index import FleetIndex
 from tests.unit.beside_scene import Decided, Scene, world
 from tests.unit.test_foreign_dependents import WITHOUT_OWNERS, Key, decided, dependents
 from tests.unit.test_qualification_costs import ASKED, Looking, store

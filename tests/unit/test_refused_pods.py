@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from controller.fleet.refused_pods import event_message, refused_until
-from controller.observe.model import Suspect
 from neuron_dra.core import names
 from neuron_dra.core.ultraserver import Phase, Tag, tagged
+from neuron_dra.planner.fleet.refused_pods import event_message, refused_until
+from neuron_dra.planner.observed.model import Suspect
 from tests.unit.failing_world import LIMITS, U0, not_ready, running
 from tests.unit.ultraserver_world import World
 

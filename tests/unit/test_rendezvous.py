@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from controller.decisions.actions import WriteUltraServerStatus
-from controller.fleet.fleet_index import FleetIndex
-from controller.observe.model import Known, Meeting
-from controller.plan import planning
-from controller.plan import rendezvous as plan
 from hack.bench.ultraservers import ultraserver
 from neuron_dra.core import reservation
 from neuron_dra.core.rendezvous import ANNOTATION, Rendezvous, service_name
 from neuron_dra.core.ultraserver import Allocation, Phase, read_allocations
 from neuron_dra.emulation.admission import evaluate, variables
+from neuron_dra.planner.decisions.actions import WriteUltraServerStatus
+from neuron_dra.planner.fleet.fleet_index import FleetIndex
+from neuron_dra.planner.observed.model import Known, Meeting
+from neuron_dra.planner.plan import planning
+from neuron_dra.planner.plan import rendezvous as plan
 from tests.support import fast_yaml
 from tests.unit.failing_world import LIMITS, not_ready, running, start_pods
 from tests.unit.ultraserver_world import World

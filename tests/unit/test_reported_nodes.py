@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from controller.fleet.fleet_index import FleetIndex
 from controller.metrics import Metrics
-from controller.observe import decode
-from controller.plan.planning import plan_of
 from hack.bench.ultraservers import ultraserver
 from neuron_dra.core import node_conditions
+from neuron_dra.planner.fleet.fleet_index import FleetIndex
+from neuron_dra.planner.observed import decode
+from neuron_dra.planner.plan.planning import plan_of
 from tests.unit.failing_world import LIMITS, U0, U1, U2, degraded, evicted, held, running
 from tests.unit.ultraserver_world import World
 

@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from controller.plan.planning import Limits
 from hack.bench.ultraservers import ultraserver
+from neuron_dra.planner.plan.planning import Limits
 from tests.unit.ultraserver_world import World
 
 LIMITS = Limits(node_failure_grace=datetime.timedelta(seconds=60), fault_grace=datetime.timedelta(seconds=30))

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.decisions.actions import Evict
-from controller.observe import decode
-from controller.observe.model import Workload
-from controller.plan import restart_limit
+from neuron_dra.planner.decisions.actions import Evict
+from neuron_dra.planner.observed import decode
+from neuron_dra.planner.observed.model import Workload
+from neuron_dra.planner.plan import restart_limit
 from tests.unit.failing_world import LIMITS, attribute, degraded, evicted, held, running, start_pods
 from tests.unit.ultraserver_world import World
 

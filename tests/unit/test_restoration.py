@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from controller.decisions.actions import Evict, WriteWorkloadStatus
-from controller.observe import decode
-from controller.plan.planning import Limits, plan
 from hack.bench.ultraservers import ultraserver
 from neuron_dra.core.ultraserver import NAMESPACE, Phase
+from neuron_dra.planner.decisions.actions import Evict, WriteWorkloadStatus
+from neuron_dra.planner.observed import decode
+from neuron_dra.planner.plan.planning import Limits, plan
 from tests.unit.ultraserver_world import World
 
 RESERVED = "neuron.aws.com/ultraserver-reserved"

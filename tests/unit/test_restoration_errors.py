@@ -8,12 +8,18 @@ from typing import Any
 
 import pytest
 
-from controller.decisions.actions import CreateUltraServer, Evict, Plan, WriteUltraServerStatus, WriteWorkloadStatus
-from controller.fleet.fleet_index import FleetIndex
-from controller.observe.model import FINALIZER, ClusterNode, FleetSnapshot, UltraServer, Workload
-from controller.plan.planning import plan_of
 from hack.bench.ultraservers import ultraserver
 from neuron_dra.core.ultraserver import NAMESPACE
+from neuron_dra.planner.decisions.actions import (
+    CreateUltraServer,
+    Evict,
+    Plan,
+    WriteUltraServerStatus,
+    WriteWorkloadStatus,
+)
+from neuron_dra.planner.fleet.fleet_index import FleetIndex
+from neuron_dra.planner.observed.model import FINALIZER, ClusterNode, FleetSnapshot, UltraServer, Workload
+from neuron_dra.planner.plan.planning import plan_of
 from tests.unit.ultraserver_world import World
 
 FREE = ("u2-0", "u2-1", "u2-2", "u2-3")

@@ -10,15 +10,15 @@ from dataclasses import replace
 import pytest
 
 from controller.apply.room_looks import RoomLooks
-from controller.fleet.fleet_index import FleetIndex
-from controller.fleet.limits import Limits
-from controller.fleet.spares import Numbers
-from controller.observe.model import Workload
-from controller.plan import room
-from controller.plan.planning import plan
-from controller.plan.room import Room
 from controller.timing import RoomTiming
 from hack.bench.ultraservers import ultraserver
+from neuron_dra.planner.fleet.fleet_index import FleetIndex
+from neuron_dra.planner.fleet.limits import Limits
+from neuron_dra.planner.fleet.spares import Numbers
+from neuron_dra.planner.observed.model import Workload
+from neuron_dra.planner.plan import room
+from neuron_dra.planner.plan.planning import plan
+from neuron_dra.planner.plan.room import Room
 from tests.unit.ultraserver_world import World
 
 

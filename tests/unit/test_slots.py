@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from controller.fleet import placement, places
-from controller.fleet.placement import Slot, links_up
-from controller.fleet.places import Overlay, Places
-from controller.observe.discovery import Group
-from controller.observe.model import PublishedNode
+from neuron_dra.planner.fleet import placement, places
+from neuron_dra.planner.fleet.placement import Slot, links_up
+from neuron_dra.planner.fleet.places import Overlay, Places
+from neuron_dra.planner.observed.discovery import Group
+from neuron_dra.planner.observed.model import PublishedNode
 
 TYPE = "trn3.48xlarge"
 

@@ -7,17 +7,17 @@ from dataclasses import replace
 
 import pytest
 
-from controller.fleet import spares
-from controller.fleet.fleet_index import FleetIndex
-from controller.fleet.limits import Limits
 from controller.metrics import Metrics
-from controller.observe.model import condition
-from controller.plan.planning import plan_of
 from controller.query import grpc_server, queries
 from controller.query.dry_run import Grouped
 from hack.bench.ultraservers import ultraserver
 from neuron_dra.core.capacity_block import ANNOTATION
 from neuron_dra.gen.neuron.ultraserver.v1 import ultraservers_pb2 as pb
+from neuron_dra.planner.fleet import spares
+from neuron_dra.planner.fleet.fleet_index import FleetIndex
+from neuron_dra.planner.fleet.limits import Limits
+from neuron_dra.planner.observed.model import condition
+from neuron_dra.planner.plan.planning import plan_of
 from tests.unit.ultraserver_world import World
 
 TYPE = "trn3.48xlarge"

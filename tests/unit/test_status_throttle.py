@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from controller.apply.status_throttle import StatusThrottle
-from controller.decisions.actions import (
+from controller.timing import DEFAULT_TIMING
+from neuron_dra.planner.decisions.actions import (
     CreateUltraServer,
     Evict,
     Plan,
     WriteWorkloadStatus,
 )
-from controller.timing import DEFAULT_TIMING
 from tests.unit.test_plan_costs import lines
 
 NOW = datetime.datetime(2026, 3, 1, 12, 0, tzinfo=datetime.UTC)

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from controller.decisions.actions import WriteUltraServerStatus
-from controller.plan.planning import Limits
 from hack.bench.ultraservers import ultraserver
 from neuron_dra.core.wire import Obj
+from neuron_dra.planner.decisions.actions import WriteUltraServerStatus
+from neuron_dra.planner.plan.planning import Limits
 from tests.unit.ultraserver_world import World
 
 SECOND = datetime.timedelta(seconds=1)

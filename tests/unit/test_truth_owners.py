@@ -11,12 +11,12 @@ import pytest
 
 from controller.apply import priorities
 from controller.jobs import early_pods, guard, kinds
-from controller.observe import decode, slices
-from controller.observe.model import Template
 from controller.qualify import model
 from controller.queue import model as queue_model
 from hack.bench.ultraservers import ultraserver
 from neuron_dra.core.wire import Obj
+from neuron_dra.planner.observed import decode, slices
+from neuron_dra.planner.observed.model import Template
 from tests.bed.forged_writes import ROWS, TESTED, Row, User, qualification
 from tests.support.kinds_read import kinds_read
 from tests.unit import beside_scene

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from controller import settings
-from controller.plan.planning import Limits
 from neuron_dra import __version__
 from neuron_dra.arguments import Parser, go_style
 from neuron_dra.core.ultraserver import NAMESPACE
+from neuron_dra.planner.plan.planning import Limits
 from tests.support import fast_yaml
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -9,9 +9,6 @@ from typing import Any
 
 import pytest
 
-from controller.decisions.objects import claim_template
-from controller.observe import slices as observed
-from controller.observe.model import Workload
 from neuron_dra.api.objects import healthy_node, slice_objects
 from neuron_dra.ask.read import snapshot
 from neuron_dra.ask.world import imagined
@@ -19,6 +16,9 @@ from neuron_dra.ask.world.world import World
 from neuron_dra.core import catalogue, devices, names, partitions
 from neuron_dra.core.partitions import Partitioned
 from neuron_dra.core.wire import Obj
+from neuron_dra.planner.decisions.objects import claim_template
+from neuron_dra.planner.observed import slices as observed
+from neuron_dra.planner.observed.model import Workload
 from neuron_dra.simulate.scheduler import Placement
 from tests.support import small_clusters as small
 

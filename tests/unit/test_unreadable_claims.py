@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from controller.apply.claim_pods import ClaimPods
-from controller.fleet.fleet_index import FleetIndex
 from controller.observe.caches import Caches, wall_clock
-from controller.observe.model import ClaimUse, Consumer
 from controller.timing import DEFAULT_TIMING
 from neuron_dra.core.wire import Obj
 from neuron_dra.errors import NotFound
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import KubeConfig
+from neuron_dra.planner.fleet.fleet_index import FleetIndex
+from neuron_dra.planner.observed.model import ClaimUse, Consumer
 from tests.support.sending import new_sender, sent
 
 BAD = b'"\\ud800"'

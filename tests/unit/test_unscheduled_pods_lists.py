@@ -8,12 +8,12 @@ from datetime import timedelta
 import pytest
 
 from controller.apply.pod_checks import PAGES, PodLooks
-from controller.observe.model import UNSCHEDULED, Starting
 from controller.timing import DEFAULT_TIMING
 from neuron_dra.core.wire import Obj
 from neuron_dra.kube.client import PAGE_SIZE
 from neuron_dra.kube.events import EventRecorder
 from neuron_dra.kube.requests import PODS
+from neuron_dra.planner.observed.model import UNSCHEDULED, Starting
 from tests.support.sending import new_sender, sent
 from tests.unit.test_early_pods_lists import MOST_ABOVE_BYTES, NOW, Pods, waiting_pod
 

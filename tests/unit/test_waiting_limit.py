@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
-from controller.decisions.actions import SetFinalizers, WriteWorkloadStatus
-from controller.observe.model import Admission
-from controller.plan import planning
-from controller.plan.planning import Limits
 from hack.bench.ultraservers import ultraserver
+from neuron_dra.planner.decisions.actions import SetFinalizers, WriteWorkloadStatus
+from neuron_dra.planner.observed.model import Admission
+from neuron_dra.planner.plan import planning
+from neuron_dra.planner.plan.planning import Limits
 from tests.unit.ultraserver_world import World
 
 LIMITS = Limits(max_waiting_workloads=2)

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from prometheus_client import generate_latest
 
-from controller.decisions.actions import Plan
-from controller.fleet.fleet_index import FleetIndex
 from controller.metrics import Metrics
 from hack.bench.plan import NOW, submit
+from neuron_dra.planner.decisions.actions import Plan
+from neuron_dra.planner.fleet.fleet_index import FleetIndex
 from tests.unit.test_plan_costs import lines
 
 REASONS = ("InsufficientCapacity", "WaitingForQuota", "QueueRequired")

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.apply.write_backoff import Backoff
-from controller.decisions.actions import (
+from controller.timing import DEFAULT_TIMING
+from neuron_dra.planner.decisions.actions import (
     Action,
     CreateTemplate,
     Evict,
@@ -21,7 +22,6 @@ from controller.decisions.actions import (
     WriteUltraServerStatus,
     WriteWorkloadStatus,
 )
-from controller.timing import DEFAULT_TIMING
 
 START = datetime.datetime(2026, 3, 1, 12, 0, tzinfo=datetime.UTC)
 TEN_MINUTES = datetime.timedelta(minutes=10)

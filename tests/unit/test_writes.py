@@ -14,7 +14,16 @@ from controller.apply.outbox import MOST_OF_NAMESPACE
 from controller.apply.requests import Applier
 from controller.apply.status_throttle import StatusThrottle
 from controller.apply.writes import Writes
-from controller.decisions.actions import (
+from controller.metrics import Metrics
+from controller.observe.caches import Caches
+from controller.timing import DEFAULT_TIMING
+from neuron_dra.core.ultraserver import NAMESPACE, Allocation, Phase
+from neuron_dra.core.wire import Obj
+from neuron_dra.errors import Forbidden, Unavailable
+from neuron_dra.kube.client import KubeClient
+from neuron_dra.kube.config import KubeConfig
+from neuron_dra.kube.events import EventRecorder
+from neuron_dra.planner.decisions.actions import (
     Action,
     CreateTemplate,
     DeleteTemplate,
@@ -24,17 +33,8 @@ from controller.decisions.actions import (
     WriteUltraServerStatus,
     WriteWorkloadStatus,
 )
-from controller.fleet.fleet_index import FleetIndex
-from controller.metrics import Metrics
-from controller.observe.caches import Caches
-from controller.observe.model import EXPIRED, IN_USE, Reservation
-from controller.timing import DEFAULT_TIMING
-from neuron_dra.core.ultraserver import NAMESPACE, Allocation, Phase
-from neuron_dra.core.wire import Obj
-from neuron_dra.errors import Forbidden, Unavailable
-from neuron_dra.kube.client import KubeClient
-from neuron_dra.kube.config import KubeConfig
-from neuron_dra.kube.events import EventRecorder
+from neuron_dra.planner.fleet.fleet_index import FleetIndex
+from neuron_dra.planner.observed.model import EXPIRED, IN_USE, Reservation
 
 NOW = datetime.datetime(2026, 3, 1, 12, 0, tzinfo=datetime.UTC)
 

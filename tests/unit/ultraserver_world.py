@@ -8,7 +8,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from controller.decisions.actions import (
+from neuron_dra.core.names import DRIVER
+from neuron_dra.core.ultraserver import NAMESPACE
+from neuron_dra.core.wire import Obj
+from neuron_dra.planner.decisions.actions import (
     Action,
     CreateTemplate,
     CreateUltraServer,
@@ -23,12 +26,9 @@ from controller.decisions.actions import (
     WriteUltraServerStatus,
     WriteWorkloadStatus,
 )
-from controller.observe import decode
-from controller.observe.model import API_VERSION, FINALIZER, FleetSnapshot, Turn
-from controller.plan.planning import DEFAULT_LIMITS, Limits, plan
-from neuron_dra.core.names import DRIVER
-from neuron_dra.core.ultraserver import NAMESPACE
-from neuron_dra.core.wire import Obj
+from neuron_dra.planner.observed import decode
+from neuron_dra.planner.observed.model import API_VERSION, FINALIZER, FleetSnapshot, Turn
+from neuron_dra.planner.plan.planning import DEFAULT_LIMITS, Limits, plan
 from tests.support.tagged_slice import tagged_slice
 
 START = datetime.datetime(2026, 3, 1, 12, 0, tzinfo=datetime.UTC)

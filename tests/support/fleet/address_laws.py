@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from controller.plan.claim_pods import ENDED
-from controller.plan.rendezvous import OF_SERVICE, family_of
 from neuron_dra.core.rendezvous import service_name
 from neuron_dra.core.ultraserver import Phase
 from neuron_dra.core.wire import Wire
+from neuron_dra.planner.plan.claim_pods import ENDED
+from neuron_dra.planner.plan.rendezvous import OF_SERVICE, family_of
 from tests.support.fleet.known import Known
 from tests.support.fleet.nodes import FleetNode
 from tests.support.fleet.pods import Container

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from controller.plan.rendezvous import FAMILIES, slice_name
 from neuron_dra.core.rendezvous import service_name
 from neuron_dra.errors import Conflict
 from neuron_dra.kube.requests import ENDPOINT_SLICES
+from neuron_dra.planner.plan.rendezvous import FAMILIES, slice_name
 from tests.support.fleet.mix import Actor
 from tests.support.fleet.pods import Network
 from tests.support.fleet.view import place

@@ -6,14 +6,14 @@ import datetime
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
-from controller.decisions.reasons import Reason
-from controller.observe import results
-from controller.observe.results import GroupResult
 from neuron_dra.core import durations
 from neuron_dra.core.qualification import NAMESPACE
 from neuron_dra.core.ultraserver import NAMESPACE as ULTRASERVERS
 from neuron_dra.core.ultraserver import Phase, object_name
 from neuron_dra.core.wire import Wire
+from neuron_dra.planner.decisions.reasons import Reason
+from neuron_dra.planner.observed import results
+from neuron_dra.planner.observed.results import GroupResult
 from tests.support.fleet.known import Known
 from tests.support.fleet.nodes import MODES, FleetNode
 from tests.support.fleet.view import Held, View, condition, is_test, workload_uid

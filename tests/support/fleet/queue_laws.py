@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from controller.observe.model import GROUP, WORKLOAD_KIND
 from controller.queue.model import IN_USE, NO_PLACE, name_for
 from neuron_dra.core.ownership import controller_of
 from neuron_dra.core.ultraserver import Phase
 from neuron_dra.core.wire import Wire
+from neuron_dra.planner.observed.model import GROUP, WORKLOAD_KIND
 from tests.support.fleet.known import Known
 from tests.support.fleet.kueue import granted, is_true
 from tests.support.fleet.view import Held, View, condition, identity_of, parsed, state

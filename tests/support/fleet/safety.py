@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from controller.observe.model import FINALIZER
 from neuron_dra.core import durations, names
 from neuron_dra.core.ultraserver import NAMESPACE, Allocation, Phase, tag_on
 from neuron_dra.core.wire import Wire
+from neuron_dra.planner.observed.model import FINALIZER
 from tests.support.fleet import notices, qualify_laws, spares
 from tests.support.fleet.address_laws import Names
 from tests.support.fleet.nodes import MODES, FleetNode

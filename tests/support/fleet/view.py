@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from controller.observe.model import GROUP, WORKLOAD_KIND
 from neuron_dra.core.ownership import ObjectIdentity
 from neuron_dra.core.qualification import NAMESPACE as TESTS
 from neuron_dra.core.ultraserver import Allocation, Tag, read_allocations, tag_on
 from neuron_dra.core.wire import Wire
+from neuron_dra.planner.observed.model import GROUP, WORKLOAD_KIND
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,10 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from controller.decisions.reasons import Reason
 from neuron_dra.core.rendezvous import Rendezvous, address, service_name
 from neuron_dra.core.ultraserver import Phase, object_name
 from neuron_dra.core.wire import Wire
+from neuron_dra.planner.decisions.reasons import Reason
 from tests.support.fleet import queue_laws, spares
 from tests.support.fleet.groups import free_slots, is_well, shut, slot_is_well
 from tests.support.fleet.known import WITHOUT_SPEC_FIELDS, Known

@@ -1,0 +1,1 @@
+"""Plan UltraServers: from the objects of a cluster to what to write. Pure."""
