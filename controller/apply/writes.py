@@ -65,6 +65,8 @@ KINDS: Final[dict[type[Action], str]] = {
     LabelNode: "patch nodes",
 }
 """The kinds of their requests."""
+MOST_LABELS: Final = 128
+"""The limit of Nodes that one plan labels. In a new cluster each Node needs labels, and nothing waits for them."""
 
 
 class Writes:
@@ -120,7 +122,7 @@ class Writes:
         # A step that follows a write of reservations waits until that is stored.
         withheld = {uid for write in (*reservations, *self._open.values()) for uid in write.owners}
         first: dict[str, type[Action]] = {}  # by UID of the workload, the step that later ones wait for
-        due = []
+        due: list[Action] = []
         for action in actions:
             is_withheld = any(first.get(uid, type(action)) is not type(action) for uid in action.owners)
             # A status that takes something back is true whether the reservations are written already or not, and only
@@ -133,6 +135,7 @@ class Writes:
                 first |= dict.fromkeys(action.owners - first.keys(), type(action))
             if not is_withheld and not self._waits(action):
                 due.append(action)
+        due = _with_some_labels(due)
         wishes = []
         for action in due:
             is_background = _only_waits(action) and forward.isdisjoint(action.owners)
@@ -308,6 +311,12 @@ class Writes:
             workload_item = self._caches.workloads.items.get(f"{action.namespace}/{action.name}")
             if workload_item is not None:
                 self._metrics.allocated(max(0.0, (now - workload_item["value"].created).total_seconds()))
+
+
+def _with_some_labels(writes: Sequence[Action]) -> list[Action]:
+    label_writes = [write for write in writes if isinstance(write, LabelNode)]
+    other_writes = [write for write in writes if not isinstance(write, LabelNode)]
+    return [*label_writes[:MOST_LABELS], *other_writes]
 
 
 def _is_seen(cache: Reflector, key: str, version: str) -> bool:

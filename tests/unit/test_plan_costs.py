@@ -1,4 +1,4 @@
-"""30, net 3: the cost of a plan is counted, not timed: the lines of the planner that it executes.
+"""30, net 3: the cost of a plan is counted, not timed: the lines of the controller and its planner that it executes.
 
 A line in a loop counts each time. NEURON_DRA_NODES is the size of the large fleet.
 """
@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+import controller
 from hack.bench.ultraservers import ultraserver
 from neuron_dra import planner
 from neuron_dra.planner.decisions.actions import Kept, WriteUltraServerStatus
@@ -27,7 +28,7 @@ from tests.unit.ultraserver_world import START, World
 
 SMALL = 1_000
 LARGE = int(os.environ.get("NEURON_DRA_NODES", "10000"))
-PLANNER = str(Path(planner.__file__).parent)
+COUNTED = (str(Path(controller.__file__).parent), str(Path(planner.__file__).parent))
 
 
 Followed = tuple[FleetIndex, Kept]
@@ -93,7 +94,7 @@ def workload(name: str, *, count: int, namespace: str = "ml") -> Workload:
 
 @contextlib.contextmanager
 def counted() -> Iterator[list[int]]:
-    """Yield a list; at the end it has one number: how many lines of the planner were executed meanwhile."""
+    """Yield a list; at the end it has one number: how many lines of both were executed meanwhile."""
     executed = 0
     found: list[int] = []
 
@@ -103,7 +104,7 @@ def counted() -> Iterator[list[int]]:
         return local
 
     def trace(frame: FrameType, _: str, __: object) -> Any:
-        return local if frame.f_code.co_filename.startswith(PLANNER) else None
+        return local if frame.f_code.co_filename.startswith(COUNTED) else None
 
     before = sys.gettrace()
     sys.settrace(trace)
@@ -115,10 +116,10 @@ def counted() -> Iterator[list[int]]:
 
 
 def lines(call: Callable[[], object]) -> int:
-    """Return how many lines of the planner a call executes."""
+    """Return how many lines of the controller and its planner a call executes."""
     with counted() as found:
         call()
-    assert found[0] > 0, "no line of the planner is seen"
+    assert found[0] > 0, "no line of the controller or its planner is seen"
     return found[0]
 
 
