@@ -30,12 +30,20 @@ def test_code_and_plain_sentences_are_not_counted() -> None:
     assert figures == dict.fromkeys(patterns.PATTERNS, 0) | {"words": 7}
 
 
+def test_a_notice_is_not_a_program_that_notices() -> None:
+    assert patterns.counted("The pod gets a notice, and the notice names a time.")["person"] == 0
+    assert patterns.counted("The plugin notices the fault within a few seconds.")["person"] == 1
+
+
 def test_no_page_has_a_banned_word(capsys: pytest.CaptureFixture[str]) -> None:
     assert len(patterns.by_hand()) > 30
     assert patterns.main([]) == 0
     printed = capsys.readouterr()
     assert printed.err == ""
-    assert len(printed.out.splitlines()) == 2 + patterns.WORST
+    *_, ours, kubernetes = printed.out.splitlines()
+    assert len(printed.out.splitlines()) == 2 + patterns.WORST + 2
+    assert ours.startswith(f"| {len(patterns.by_hand())} pages, in 1,000 | |")
+    assert ours.count("|") == kubernetes.count("|") == 3 + len(patterns.PATTERNS) + 1
 
 
 def test_a_banned_word_is_named() -> None:
