@@ -118,8 +118,10 @@ KNOWN_BAD: Final = (
         KUBELET,
         _OLDEST_KUBELET,
         ((1, 34, 12), (1, 35, 10), (1, 36, 4), (1, 37, 0)),
-        "if one of a pod's claims is prepared at the second try, the runtime gets the CDI ids of the others twice",
-        "nothing: containerd 2 skips the second ones. `doctor` names pods with several claims on other runtimes",
+        "if one of a pod's claims is prepared at the second try, the runtime gets the CDI ids of its other claims "
+        "twice",
+        "does not need to act, because containerd 2 skips duplicates. `doctor` names pods with several claims on other "
+        "runtimes",
     ),
     KnownBad(
         WAITS_FOR_EVER,
@@ -134,7 +136,7 @@ KNOWN_BAD: Final = (
         SCHEDULER,
         _OLDEST,
         ((1, 34, 4), (1, 35, 1)),
-        "many pods that are scheduled at once can get the same device",
+        "pods that the scheduler places at the same moment can get the same device",
         "rejects the second claim of a device; `doctor` and `why` name such claims",
     ),
     KnownBad(
@@ -152,7 +154,7 @@ KNOWN_BAD: Final = (
         SCHEDULER,
         COUNTERS_SINCE,
         ((1, 36, 3),),
-        "a tainted device keeps its counters reserved, so an unhealthy device blocks free ones beside it",
+        "a tainted device keeps its counters reserved, so an unhealthy device blocks free neighbors",
         "publishes no connected sets",
         counts=True,
         forbids=True,
@@ -179,7 +181,7 @@ KNOWN_BAD: Final = (
         CONTROLLERS,
         COUNTERS_SINCE,
         ((1, 37, 2),),
-        "a NoExecute taint of a device does not evict a pod that has the device by a limit",
+        "a NoExecute taint of a device does not evict a pod that got the device by a limit",
         "`doctor` names such pods",
     ),
     KnownBad(
@@ -196,7 +198,7 @@ KNOWN_BAD: Final = (
         COUNTERS_SINCE,
         ((1, 38, 0),),
         "the scheduler can end with a panic when a pool changes its number of devices while a DeviceTaintRule changes",
-        "`doctor` says so where nodes publish connected sets and there are rules; the scheduler starts again",
+        "`doctor` warns if nodes publish connected sets and rules exist; the scheduler starts again",
     ),
 )
 

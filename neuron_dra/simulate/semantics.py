@@ -49,16 +49,18 @@ DIFFERENCES: Final = (
         "loose_pools",
         versions.FIRST_THAT_SKIPS_INCOMPLETE_POOLS,
         False,
-        "devices of incomplete pools are allocated, and an invalid pool fails the pod once it is reached",
-        "devices of incomplete and invalid pools are not allocated",
+        "the scheduler allocates devices of incomplete pools, and an invalid pool fails the pod once the scheduler "
+        "reaches it",
+        "the scheduler allocates no devices of incomplete and invalid pools",
     ),
     # allocator_incubating.go, allocateOne: until 0.35 the search begins with the first device again for each one.
     Difference(
         "permutations",
         versions.FIRST_NEW_ALLOCATOR,
         False,
-        "every order of the devices of a request is tried; a node on which that takes longer than 10 s is skipped",
-        "every combination of devices is tried; a search that may take longer than 10 s fails the pod",
+        "the scheduler tries every order of the devices of a request, and skips a node on which that takes longer than "
+        "10 s",
+        "the scheduler tries every combination of devices, and a search that may take longer than 10 s fails the pod",
     ),
     Difference(
         "taints",
@@ -71,8 +73,8 @@ DIFFERENCES: Final = (
         "partitions",
         versions.FIRST_WITH_COUNTERS,
         True,
-        "without connected sets and core partitions: slices have no shared counters",
-        "with connected sets and core partitions",
+        "connected sets and core partitions do not exist, because slices cannot have shared counters",
+        "connected sets and core partitions exist",
     ),
     # allocator_incubating.go, Allocate: `requestKey` gets its subRequestIndex after validateDeviceRequest.
     Difference(
@@ -87,18 +89,18 @@ DIFFERENCES: Final = (
         "class_limits",
         versions.FIRST_WITH_CLASS_RESOURCES,
         True,
-        "limits that a DeviceClass serves get no claim",
-        "limits that a DeviceClass serves get a claim",
+        "the scheduler creates no claim for limits that a DeviceClass serves",
+        "the scheduler creates a claim for them",
     ),
     # pools_incubating.go: GatherPools ranges over a map, and from 0.36 on there are sortPoolsByID and sortSlicesByName.
     Difference(
         "sorted_slices",
         versions.FIRST_NEW_ALLOCATOR,
         True,
-        "the slices of a pool, and the pools of a driver on a node, are tried in an order that changes: where there "
-        "are several, the devices are not predictable, nor is whether "
-        "a selector that fails on one of them fails the pod",
-        "slices and pools are tried in the order of their names",
+        "the scheduler tries the slices of a pool, and the pools of a driver on a node, in an order that changes. If "
+        "there are several, you cannot predict the devices, or whether a selector that fails on one slice fails the "
+        "pod",
+        "the scheduler tries slices and pools in the order of their names",
     ),
 )
 

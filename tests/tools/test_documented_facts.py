@@ -68,7 +68,7 @@ def cells(page: str, row: str) -> list[str]:
     ("planned", "measured"),
     [
         ("controller's memory, idle", "resident memory, idle (64 MiB with no nodes)"),
-        ("CPU of the controller, nothing changes", "CPU, nothing changes"),
+        ("CPU of the controller, idle", "CPU, nothing changes"),
         ("the controller's start", "start: until all UltraServers are written"),
         ("to reserve 8 nodes, p50", "8 nodes: to Allocated, p50"),
     ],
@@ -105,7 +105,7 @@ def test_readme_names_the_releases_that_are_built_for_each_change() -> None:
 
 
 def test_template_without_pods_is_not_simulated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "a template without a pod gets nothing" in (ROOT / "docs/faq.md").read_text().replace("\n", " ")
+    assert "The file must contain a pod, not only a template" in (ROOT / "docs/faq.md").read_text().replace("\n", " ")
     file = tmp_path / "template.yaml"
     file.write_text(yaml.safe_dump(small_clusters.template("four", 4)))
     assert cli.main(["simulate", str(file), "--fleet", "1 x trn2.48xlarge"]) == 2
