@@ -131,8 +131,8 @@ OLD = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "q"},
 @pytest.mark.parametrize(
     ("address", "named"),
     [
-        ("", "see docs/connected-sets.md"),
-        ("https://neuron.example.com/docs/", "see https://neuron.example.com/docs/connected-sets.html"),
+        ("", "see docs/quotas.md"),
+        ("https://neuron.example.com/docs/", "see https://neuron.example.com/docs/quotas.html"),
     ],
     ids=["repository", "site"],
 )

@@ -233,7 +233,7 @@ def test_unrelated_requests_are_unchanged() -> None:
 def test_a_quota_on_the_old_name_is_noted() -> None:
     quota = {"apiVersion": "v1", "kind": "ResourceQuota", "spec": {"hard": {f"requests.{NEURON}": 4}}}
     assert leftovers.lines(leftovers.found(migrated(quota)[0])) == [
-        "ResourceQuota: aws.amazon.com/neuron counts nothing after this; see docs/connected-sets.md"
+        "ResourceQuota: aws.amazon.com/neuron counts nothing after this; see docs/quotas.md"
     ]
 
 

@@ -286,7 +286,7 @@ def test_what_counts_in_a_list_of_objects_gets_its_own_note() -> None:
     assert rewritten({"apiVersion": "v1", "kind": "List", "items": [quota, pool, other]})[1:] == (
         [],
         [
-            f"items[0] ResourceQuota: {OLD} counts nothing after this; see docs/connected-sets.md",
+            f"items[0] ResourceQuota: {OLD} counts nothing after this; see docs/quotas.md",
             f"items[1] NodePool: {OLD} counts nothing after this; see docs/autoscaling.md",
             f"items[2].data.a: a text mentions {OLD} and is left alone",
         ],

@@ -123,7 +123,7 @@ def test_schema_allows_new_fields_and_no_wrong_ones() -> None:
 
 
 def test_every_kind_is_on_the_page() -> None:
-    page = (Path(__file__).resolve().parents[2] / "docs/command-line.md").read_text()
+    page = (Path(__file__).resolve().parents[2] / "docs/output.md").read_text()
     tags = [each.__struct_config__.tag for each in typing.get_args(answers.AnyAnswer)]
     assert [tag for tag in tags if f"`{tag}`" not in page] == []
 

@@ -14,8 +14,8 @@ _TAINT: Final = re.compile(r"(tolerations|taints)\[\d+\]\.key$", re.IGNORECASE)
 _APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
 
 COUNTING: Final = {
-    "ResourceQuota": "docs/connected-sets.md",
-    "LimitRange": "docs/connected-sets.md",
+    "ResourceQuota": "docs/quotas.md",
+    "LimitRange": "docs/quotas.md",
     "ClusterQueue": "docs/queues.md",
     "Cohort": "docs/queues.md",
     "NodePool": "docs/autoscaling.md",

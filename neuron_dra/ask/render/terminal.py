@@ -15,7 +15,7 @@ WIDTH: Final = 80
 _LEAST: Final = 16
 """Characters of the last column that are worth a line of their own beside the others."""
 API_VERSION: Final = "cli.neuron.aws.com/v1"
-"""Of what `-o json` and `-o yaml` print: docs/command-line.md has the fields."""
+"""Of what `-o json` and `-o yaml` print: docs/output.md has the fields."""
 _CODES: Final = {
     "bold": "1",
     "dim": "2",
