@@ -72,6 +72,9 @@ def test_selector_that_matches_nothing_shows_what_was_there() -> None:
         "              selector: has(device.attributes['neuron.aws.com'].instanceType) &&",
         "              device.attributes['neuron.aws.com'].instanceType ==",
         "              'trn2.48xlarge'",
+        "              kubectl apply cannot change a template: kubectl replace --force -f",
+        "              FILE, then delete p and create it again; running pods keep their",
+        "              claims",
         "              then p gets devices 4-7 of node a",
     ]
 

@@ -37,10 +37,11 @@ class Fact(Shape, frozen=True, kw_only=True):
 
 
 class Change(Shape, frozen=True, kw_only=True):
-    """A change that helps, and what a simulation of it gives."""
+    """A change that helps, what a simulation of it gives, and how to apply it where `kubectl apply` fails."""
 
     text: str
     outcome: str
+    steps: str
 
 
 class Cause(Shape, frozen=True, kw_only=True):

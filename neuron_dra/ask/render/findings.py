@@ -20,12 +20,18 @@ class ProposedChange:
 
     - `text`: what to do; `outcome`: what a simulation of it gives.
     - `replaced`, `removed`: the objects afterwards, so that the change can be repeated.
+    - `steps`: how to apply it where kubectl edit and kubectl apply fail, or would not last; empty where they do it.
     """
 
     text: str
     outcome: str
     replaced: tuple[Wire, ...] = ()
     removed: tuple[Key, ...] = ()
+    steps: str = ""
+
+    def to_wire(self) -> dict[str, Any]:
+        """Return the change for `-o json` and `-o yaml`."""
+        return {"text": self.text, "outcome": self.outcome, "steps": self.steps}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +49,7 @@ class Finding:
             "code": self.code,
             "text": self.text,
             "facts": [{"name": name, "text": text} for name, text in self.facts],
-            "changes": [{"text": change.text, "outcome": change.outcome} for change in self.changes],
+            "changes": [change.to_wire() for change in self.changes],
         }
 
 

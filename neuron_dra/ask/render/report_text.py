@@ -92,6 +92,8 @@ def details(finding: Finding) -> list[str]:
         label = "to change" if number == 0 else "or"
         indent = " " * (_LABEL + 3)
         shown = terminal.advice(change.text, first=f"  {label:<{_LABEL}} ", rest=indent)
+        if change.steps:
+            shown += terminal.wrapped(change.steps, first=indent, rest=indent)
         shown += terminal.wrapped(change.outcome, first=indent, rest=indent)
         detail_lines += [terminal.colored(line, "green") for line in shown]
     return detail_lines

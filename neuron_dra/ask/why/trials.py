@@ -12,7 +12,7 @@ from neuron_dra.ask.read.pod_views import PodView
 from neuron_dra.ask.read.snapshot import Key, key_of
 from neuron_dra.ask.render import words
 from neuron_dra.ask.render.findings import ProposedChange
-from neuron_dra.ask.why import creating
+from neuron_dra.ask.why import creating, immutable
 from neuron_dra.ask.world import absent, events, gangs, placing, spec_edits
 from neuron_dra.ask.world.demand import FROM_LIMITS, PodClaim
 from neuron_dra.ask.world.world import World
@@ -48,7 +48,8 @@ def attempt(
         return None
     if gangs.shortage(after, changed_pod) is not None:
         return None
-    return ProposedChange(text, f"then {pod['metadata']['name']} {gets(after, outcome)}", new_objects, removed_keys)
+    then = f"then {pod['metadata']['name']} {gets(after, outcome)}"
+    return ProposedChange(text, then, new_objects, removed_keys, immutable.steps(world, pod, new_objects))
 
 
 def is_created_again(pod: Wire) -> bool:

@@ -22,7 +22,7 @@ function facts(causeFacts) {
 
 /** Return a change that helps. */
 export function change(suggestion) {
-  return make("p", { class: "change" }, "to change: ", make("code", {}, name(suggestion.text)), make("br"), make("span", { class: "quiet" }, name(suggestion.outcome)));
+  return make("p", { class: "change" }, "to change: ", make("code", {}, name(suggestion.text)), make("br"), suggestion.steps ? [name(suggestion.steps), make("br")] : null, make("span", { class: "quiet" }, name(suggestion.outcome)));
 }
 
 /** Return how long ago a time was, in words; empty if it is no time. */
