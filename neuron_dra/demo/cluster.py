@@ -6,6 +6,8 @@ import asyncio
 import signal
 import socket
 import tempfile
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -211,16 +213,12 @@ class Cluster:
         await asyncio.gather(*(node.registered(timeout_s) for node in self.nodes.values()))
 
         def all_published(slices: list[Obj]) -> bool:
-            neuron_specs = (wire["spec"] for wire in slices if wire["spec"]["driver"] == names.DRIVER)
-            return {spec.get("nodeName") for spec in neuron_specs} >= set(self.nodes)
+            return complete_nodes(slices) >= set(self.nodes)
 
         try:
             await self.api.until("resourceslices", all_published, timeout_s=timeout_s)
         except TimeoutError:
-            publishing = set()
-            for wire in self.api.objects("resourceslices"):
-                publishing.add(wire["spec"].get("nodeName"))
-            missing = sorted(set(self.nodes) - publishing)
+            missing = sorted(set(self.nodes) - complete_nodes(self.api.objects("resourceslices")))
             raise DemoError(f"nothing published by {missing}: {self.nodes[missing[0]].last_words()}") from None
         for node in self.nodes.values():
             if node.spec.efa:
@@ -253,3 +251,23 @@ def temporary_folder() -> Path:
     """Create a folder with a short path, because Unix sockets are created in it, and return it."""
     default = tempfile.gettempdir()
     return Path(tempfile.mkdtemp(prefix="nd-", dir="/tmp" if len(default) > LONGEST_SOCKET_FOLDER else None))
+
+
+def complete_nodes(slices: Sequence[Obj]) -> set[str]:
+    """Return the nodes whose pool of Neuron devices is complete.
+
+    A node with connected sets writes several slices, one after the other, and the first ones may have no devices.
+    """
+    specs_by_node: dict[str, list[Obj]] = defaultdict(list)
+    for resource_slice in slices:
+        spec = resource_slice["spec"]
+        if spec["driver"] == names.DRIVER and spec.get("nodeName"):
+            specs_by_node[spec["nodeName"]].append(spec)
+    complete = set()
+    for node_name, specs in specs_by_node.items():
+        newest = max(spec["pool"]["generation"] for spec in specs)
+        current = [spec for spec in specs if spec["pool"]["generation"] == newest]
+        is_whole = len(current) == current[0]["pool"]["resourceSliceCount"]
+        if is_whole and any(spec.get("devices") for spec in current):
+            complete.add(node_name)
+    return complete
