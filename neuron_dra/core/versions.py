@@ -27,6 +27,10 @@ FIRST_THAT_ALWAYS_LISTS_CLAIMS: Final = (1, 36)
 """The first kubelet whose pod-resources API lists claims whatever its feature gates say."""
 
 
+EMBEDDED: Final = "+embedded"
+"""The end of the version of the API server inside `neuron-dra demo`."""
+
+
 @dataclass(frozen=True, slots=True)
 class VersionProblem:
     """A problem with a version.

@@ -172,6 +172,11 @@ def _policies(seen: Seen, *, controller: bool) -> Line:
         return wrong(area, "PolicyNotBound", text, todo)
     if (why := _unread(seen, "Pod")) is not None and not controller:
         return unknown(area, f"whether the UltraServer controller runs, which needs more policies, is unknown: {why}")
+    if seen.version.endswith(versions.EMBEDDED):
+        text = (
+            f"all {len(policy_names)} admission policies are stored and bound; this API server does not evaluate them"
+        )
+        return ok(area, text)
     return ok(area, f"all admission policies are in force: {len(policy_names)}")
 
 

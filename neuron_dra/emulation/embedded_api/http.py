@@ -42,7 +42,7 @@ from neuron_dra.emulation.embedded_api.watch import Watches, WatchRequest
 _MOST_PAGES = 1024  # snapshots that are kept for lists with `continue`
 _LONGEST_WATCH_S = 1800.0
 _LARGEST_BODY = 3 * 1024 * 1024  # bytes, as the real server's limit
-_VERSION = f"v{versions.text(versions.NEWEST)}.0+embedded"
+_VERSION = f"v{versions.text(versions.NEWEST)}.0{versions.EMBEDDED}"
 
 
 @dataclass(frozen=True, slots=True)
