@@ -14,6 +14,7 @@ from neuron_dra.ask.world.world import World
 from neuron_dra.core import names
 
 MEANINGS: Final = {
+    "D": "parts of one device",
     "NL1": "NeuronLink, devices of one node that are neighbors",
     "NL2": "NeuronLink of one node, over one device between them",
     "NL3": "NeuronLink of one node, over two devices between them",
@@ -80,11 +81,13 @@ def _between(world: World, node: NodeView, device: int | None, other_node: NodeV
     if node.name == other_node.name:
         if node.spec is None or device is None or other_device is None:
             return "N"
+        if device == other_device:
+            return "D"
         if node.spec.shape == "switch":
             return "NS"
         hops = distances(node.spec.links, device).get(other_device)
         if hops is not None:
-            return f"NL{min(max(hops, 1), 4)}"
+            return f"NL{min(hops, 4)}"
         return "N"
     if node.ultraserver and node.ultraserver == other_node.ultraserver:
         return _in_ultraserver(node, other_node)
