@@ -29,8 +29,11 @@ const left = new Map(); // by view: what had the focus, and how far it was scrol
 let view = null;
 let beforeSearch = link("fleet");
 let trouble = ["", ""];
+let hasRows = false;
+let isLocked = false;
 
 function openView() {
+  if (isLocked) return;
   const parts = route();
   const isView = Object.hasOwn(VIEWS, parts[0]);
   const kind = isView ? parts[0] : "fleet";
@@ -86,7 +89,23 @@ function connection() {
   show(element, name(told));
 }
 
+/** Show that the page has no key, and where it is: the figures of a cluster that was not read would all be zero. */
+function lock() {
+  isLocked = true;
+  document.title = "No key · neuron-dra";
+  for (const id of ["views", "connection", "source"]) show(document.getElementById(id), null);
+  document.getElementById("search").hidden = true;
+  show(main, [
+    make("h1", {}, "This page has no key"),
+    make("p", {}, "Open the whole address that ", make("code", {}, "neuron-dra ui"), " or ", make("code", {}, "neuron-dra demo --keep"),
+      " printed. It ends with the key: ", make("code", {}, "#ticket=…"), " or ", make("code", {}, "#token=…"), "."),
+    make("p", {}, "The key in an address with ", make("code", {}, "#ticket="), " opens the page once. If it was used, start ",
+      make("code", {}, "neuron-dra ui"), " again, or copy the page's address from a tab that shows it."),
+  ]);
+}
+
 function received(line) {
+  hasRows = true;
   if (!store.apply(line)) {
     view.tick?.();
     return;
@@ -145,14 +164,16 @@ async function start() {
   });
   addEventListener("keydown", onKey);
   const whole = embedded();
-  if (!whole) await takeToken();
+  if (!whole && !(await takeToken())) return lock();
   if (whole?.start && !location.hash) history.replaceState(null, "", whole.start);
   openView();
   if (whole) received(whole.rows);
   else follow(received, (...told) => {
     trouble = told;
-    update();
+    if (told[0] === "refused" && !hasRows) lock();
+    else update();
   });
+  return undefined;
 }
 
 start();

@@ -18,7 +18,7 @@ export function embedded() {
   return data;
 }
 
-/** Take the token out of the address, for the ticket in it, or from another tab of this page. */
+/** Take the token out of the address, for the ticket in it, or from another tab of this page; return if there is one. */
 export async function takeToken() {
   const match = /^#(token|ticket)=([\w-]+)$/.exec(location.hash);
   if (match) {
@@ -30,6 +30,7 @@ export async function takeToken() {
   if (token) sessionStorage.setItem(KEPT, token);
   const channel = new BroadcastChannel(CHANNEL); // reaches pages of this address only
   channel.onmessage = (event) => event.data.wanted && channel.postMessage({ token });
+  return Boolean(token);
 }
 
 /** Return the token for a ticket; empty if it has been used: the history of a browser keeps the address with it. */
