@@ -110,12 +110,12 @@ def test_free_capacity_is_counted_in_groups(tmp_path: Path, capsys: pytest.Captu
 
 def test_free_ultraservers_pairs_and_nodes_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = status(capsys, tmp_path, groups(3, lacking=(1,)))
-    assert "2 UltraServers, 1 pair and 1 node" in found.text, found.out
+    assert "2 UltraServers, 1 pair and 1 other node" in found.text, found.out
 
 
 def test_one_free_ultraserver_is_written_as_a_person_would(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = status(capsys, tmp_path, groups(1))
-    assert "1 UltraServer, 0 pairs and 0 nodes are free" in found.text, found.out
+    assert "1 UltraServer, 0 pairs and 0 other nodes are free" in found.text, found.out
 
 
 def test_reserved_node_is_no_problem(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -110,7 +110,7 @@ def test_first_screen_of_a_fleet_has_every_kind_of_fault_what_is_free_and_what_w
         "vertical links down",
         "unhealthy",
         "not Ready",
-        "13 UltraServers, 20 pairs and 24 nodes are free",
+        "13 UltraServers, 20 pairs and 24 other nodes are free",
         "WAITING",
     ]
     assert [each for each in wanted if each not in screen] == [], screen

@@ -273,7 +273,8 @@ def _servers(node_views: Sequence[NodeView], types: Mapping[str, dict[str, Any]]
     for kind, nodes in _by_type(node_views):
         free = free_servers(nodes, types[kind])
         if free:
-            parts = list(zip(free, ("UltraServer", "pair", "node"), strict=True))
+            # A node is counted once: in its UltraServer, or else in its pair, or else alone.
+            parts = list(zip(free, ("UltraServer", "pair", "other node"), strict=True))
             text = " and ".join(", ".join(words.count(*part) for part in parts).rsplit(", ", 1))
             lines += terminal.wrapped(f"{kind}: {text} are free")
     return lines

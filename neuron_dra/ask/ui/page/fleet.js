@@ -130,7 +130,7 @@ function serversText(rows) {
   const free = rows.filter((row) => row.freeServers.length).map((row) => row.freeServers);
   if (!free.length) return "";
   const [whole, pairs, single] = [0, 1, 2].map((at) => free.reduce((sum, freeOfType) => sum + freeOfType[at], 0));
-  const parts = [[whole, "UltraServer"], [pairs, "pair"], [single, "node"]].filter(([number]) => number).map(([number, noun]) => count(number, noun));
+  const parts = [[whole, "UltraServer"], [pairs, "pair"], [single, "other node"]].filter(([number]) => number).map(([number, noun]) => count(number, noun));
   return parts.length ? parts.join(", ") : "no UltraServer, pair or node";
 }
 
