@@ -16,7 +16,7 @@ from neuron_dra.ask.render.findings import Facts, Finding, Report
 from neuron_dra.ask.why import pod as why_pod
 from neuron_dra.ask.world import events, faults, fleet, selection, tested, unseen
 from neuron_dra.ask.world.world import World
-from neuron_dra.core import catalogue, health, names, releases, runtimes, taints, vocabulary
+from neuron_dra.core import catalogue, health, members, names, releases, runtimes, taints, vocabulary
 from neuron_dra.core.wire import Wire
 from neuron_dra.simulate import model
 from neuron_dra.simulate import pools as slice_pools
@@ -39,6 +39,7 @@ def report(world: World, node: Wire) -> Report:
     elif tag is not None:
         state += f", reserved for workload {tag.workload} ({tag.phase.value})"
         notes = ("claims of other workloads are rejected here",)
+    notes += tuple(_repaired(world, node, causes))
     return Report(f"node {name}", state, tuple(causes), notes, fine=not causes)
 
 
@@ -50,7 +51,11 @@ def _published(world: World, published: Sequence[Wire], held_count: int) -> str:
             return "is published as a whole, and held"
         return f"is published as a whole, {'not held' if claims_seen else 'perhaps held'}"
     least = "" if claims_seen else "at least "
-    return f"publishes {words.count(len(published), 'device')}, {least}{held_count} held"
+    whole = [device for device in published if not members.is_partition(device["name"])]
+    parts_text = ""
+    if whole and len(whole) < len(published):
+        parts_text = f" and {words.count(len(published) - len(whole), 'part')} of them"
+    return f"publishes {words.count(len(whole) or len(published), 'device')}{parts_text}, {least}{held_count} held"
 
 
 def findings(world: World, node: Wire) -> list[Finding]:
@@ -155,16 +160,19 @@ def _with_meaning(marks: Sequence[TaintView]) -> str:
 
 
 def _unhealthy(world: World, node: Wire) -> Finding | None:
-    facts = Facts()
+    facts, advice = Facts(), list[str]()
     pools = world.inventory.pools(model.node(node))
     own_pools = [pool for pool in pools if pool.driver == names.DRIVER]
     for device in itertools.chain.from_iterable(pool.devices for pool in own_pools):
         reasons = selection.attribute(device, names.DRIVER, health.ATTRIBUTE) or ""
         marks = [_mark(taint) for taint in device.taints]
-        if reasons or marks:
+        if (reasons or marks) and not members.is_partition(device.id.device):
             facts.add(device.id.device, ", ".join(text for text in (reasons, *marks) if text))
+            advice += health.ADVICE.get(reasons, "").partition("; ")[2:]
     if facts.items:
         number = words.count(len(facts.items), "device")
+        for text in dict.fromkeys(text for text in advice if text):
+            facts.add("to do", text)
         return Finding("DeviceTainted", f"{number} unhealthy or tainted: no new claim gets them", facts.done())
     about = events.about(world, "Node", node)
     unhealthy = [event for event in about if event.reason.startswith("NeuronDeviceU")]
@@ -214,7 +222,23 @@ def _own_events(world: World, node: Wire) -> list[EventView]:
     for event in events.about(world, "Node", node):
         if event.reason in _EVENTS and event.type != "Normal":
             newest_by_reason.setdefault(event.reason, event)
-    return [event for event in newest_by_reason.values() if not _is_of_a_former_pod(world, event)]
+    current = []
+    for event in newest_by_reason.values():
+        if event.reason not in _SHOWN_BY_SLICES and not _is_of_a_former_pod(world, event):
+            current.append(event)
+    return current
+
+
+def _repaired(world: World, node: Wire, causes: Sequence[Finding]) -> Iterator[str]:
+    """Yield a note for each kind of Event about a device that is healthy again; the advice in it is out of date."""
+    if not world.specs_of(node["metadata"]["name"]) or any(cause.code in _OF_DEVICES for cause in causes):
+        return
+    newest_by_reason: dict[str, EventView] = {}
+    for event in events.about(world, "Node", node):
+        if event.reason in _SHOWN_BY_SLICES:
+            newest_by_reason.setdefault(event.reason, event)
+    for reason, event in newest_by_reason.items():
+        yield f"the Event {reason} of {event.seen_at} is over: the driver publishes all devices as healthy"
 
 
 def _is_of_a_former_pod(world: World, event: EventView) -> bool:
@@ -237,6 +261,9 @@ def _events(world: World, node: Wire, codes: Sequence[str]) -> Iterator[Finding]
 
 
 _EVENTS: Final = {event.name for event in vocabulary.EVENTS if event.of == "Node"} - {"NeuronDeviceUnhealthy"}
+_SHOWN_BY_SLICES: Final = ("NeuronDeviceUnhealthy", "NeuronMissingDevice", "NeuronMissingDeviceFile")
+"""Reasons of Events about devices: the slices, and so a finding of _OF_DEVICES, show whether they still apply."""
+_OF_DEVICES: Final = ("DeviceTainted", "DevicesMissing", "NoDevicesPublished", "PoolIncomplete", "PoolContradictory")
 _OF_A_POD: Final = re.compile(r"pod (?P<namespace>[^/ ]+)/(?P<name>\S+) \([^)]*\) on node ")
 """The beginning of a message about a pod with devices of a device plugin, unless it is one of several pods."""
 _SILENCING: Final = (

@@ -23,6 +23,7 @@ ULTRASERVER = "UltraServer"
 LINKS = ("vertical", "horizontal")
 SILENT = "publishes nothing"
 _NO_VIEWS: Final[Mapping[str, NodeView | None]] = {}
+MISSING = "devices missing"
 UNUSABLE = "its slices cannot be used"
 
 
@@ -55,7 +56,7 @@ def all_of_node(world: World, node: NodeView, *, slices_seen: bool = True) -> li
     of_devices = list(of_node(node, slices_seen=slices_seen))
     if any(fault.what == UNUSABLE for fault in of_object):
         # The slices are why it publishes nothing: one fault, not two.
-        of_devices = [fault for fault in of_devices if fault.what != SILENT]
+        of_devices = [fault for fault in of_devices if fault.what not in (SILENT, MISSING)]
     return of_devices + of_object
 
 
@@ -181,6 +182,9 @@ def of_node(node: NodeView, *, slices_seen: bool = True) -> Iterator[FleetFault]
         yield FleetFault(NODE, node.name, "not Ready")
     elif not node.devices and slices_seen:
         yield FleetFault(NODE, node.name, SILENT)
+    missing_devices = fleet.missing(node) if slices_seen else []
+    if missing_devices:
+        yield FleetFault(NODE, node.name, MISSING, words.devices(missing_devices))
     for kind, text in node.reported:
         yield FleetFault(NODE, node.name, f"an agent reports {kind}", text)
     reasons = [device.faults for device in node.devices if device.faults]

@@ -251,6 +251,14 @@ def _value(attributes: Mapping[str, Wire], name: str) -> object:
     return next((value for value in published.values() if value is not None), None)
 
 
+def missing(node: NodeView) -> list[str]:
+    """Return the devices of a node's instance type that it does not publish; none if it publishes none, or a whole."""
+    numbers = {device.number for device in node.devices}
+    if node.spec is None or not numbers or None in numbers:
+        return []
+    return [f"{names.DEVICE_PREFIX}{number}" for number in range(node.spec.device_count) if number not in numbers]
+
+
 def ultraservers(node_views: Iterable[NodeView]) -> dict[str, list[NodeView]]:
     """Return the nodes of each UltraServer, by its id and the nodes' positions."""
     groups: dict[str, list[NodeView]] = defaultdict(list)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from neuron_dra.ask.render import words
-from neuron_dra.ask.world import tested
+from neuron_dra.ask.world import fleet, tested
 from neuron_dra.ask.world.fleet import NodeView
 
 
@@ -54,6 +54,9 @@ def of(node: NodeView, missing: Collection[str]) -> NodeState:
         return NodeState(StateKind.UNHEALTHY, f"unhealthy: {node.devices[0].faults}")
     if "ResourceClaim" in missing:
         return NodeState(StateKind.UNKNOWN, "unknown")
+    missing_count = len(fleet.missing(node)) if "ResourceSlice" not in missing else 0
+    if missing_count:
+        return NodeState(StateKind.UNHEALTHY, f"free, but for {missing_count} missing")
     if node.faulty:
         return NodeState(StateKind.UNHEALTHY, f"free, but for {node.faulty} unhealthy")
     return NodeState(StateKind.FREE, "spare" if node.spare else "free")
