@@ -77,6 +77,7 @@ STARTING: Final = {
 NODES: Final = {
     "Cordoned": "the node is cordoned",
     "DevicePluginAlive": "a Neuron device plugin runs on the node, so the driver publishes nothing",
+    "PodsMissing": "a workload has all its nodes, and some of them have no pod",
     "DevicesMissing": "fewer devices are published than the instance type has",
     "KubeletBroken": "the kubelet's version may hang while it prepares devices",
     "KubeletTooOld": "the kubelet is older than the driver supports",

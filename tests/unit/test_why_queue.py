@@ -75,6 +75,7 @@ def test_a_workload_shows_its_place_in_the_queue_and_what_helps() -> None:
         queued("elsewhere", queue="other"),
     ]
     assert facts_of(reservation("train"), queued("train", minute=3), *others) == {
+        "to do": "wait, or raise the quota of the ClusterQueue",
         "queue": "team, place 3 of 4 that wait, after workload urgent, workload older",
         "quota": "used by workload runs",
         "helps": "the end of workload runs, a larger quota, or a spec.priorityClassName with a higher value",
@@ -83,6 +84,7 @@ def test_a_workload_shows_its_place_in_the_queue_and_what_helps() -> None:
 
 def test_a_first_workload_is_told_that_no_other_one_uses_the_quota() -> None:
     assert facts_of(reservation("train"), queued("train")) == {
+        "to do": "wait, or raise the quota of the ClusterQueue",
         "queue": "team, place 1 of 1 that wait",
         "quota": "no other one of this queue uses it",
         "helps": "a larger quota, or a spec.priorityClassName with a higher value",
@@ -99,7 +101,10 @@ def test_a_workload_that_has_quota_and_no_nodes_shows_both() -> None:
 
 
 def test_a_workload_that_kueue_does_not_know_yet_shows_its_job_alone() -> None:
-    assert facts_of(reservation("train", job="train")) == {"job": "Job train"}
+    assert facts_of(reservation("train", job="train")) == {
+        "to do": "wait, or raise the quota of the ClusterQueue",
+        "job": "Job train",
+    }
 
 
 def test_a_job_shows_what_its_reservation_waits_for() -> None:

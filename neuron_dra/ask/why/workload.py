@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
+from neuron_dra.ask.read.pod_views import PodView
 from neuron_dra.ask.read.views import ConditionView, UltraServerView, WorkloadView
 from neuron_dra.ask.render import words
 from neuron_dra.ask.render.findings import Facts, Finding, ProposedChange, Report
 from neuron_dra.ask.why import creating, queue, situations, trials
-from neuron_dra.ask.world import budgets, tested, unseen
+from neuron_dra.ask.world import budgets, fleet, tested, unseen
 from neuron_dra.ask.world.world import Holder, World
+from neuron_dra.core import advice, program
 from neuron_dra.core.wire import Wire
 from neuron_dra.simulate.scheduler import Placement
 
@@ -28,7 +30,7 @@ def report(world: World, raw_workload: Wire) -> Report:
     ready, degraded = status.condition("Ready"), status.condition("Degraded")
     is_degraded = degraded is not None and degraded.status == "True"
     if ready is not None and ready.status == "True" and not is_degraded:
-        return Report(subject, f"is {status.state or 'Allocated'}", fine=True)
+        return _allocated(world, workload, Report(subject, f"is {status.state or 'Allocated'}", fine=True))
     if ready is None:
         state = creating.state_of(workload)
         waits = situations.WORKLOAD
@@ -40,24 +42,70 @@ def report(world: World, raw_workload: Wire) -> Report:
     if ready.status == "False":
         findings.append(_condition(ready))
     if findings and ready.reason in queue.WAITS:
-        findings[0] = replace(findings[0], facts=queue.facts(world, workload))
+        findings[0] = replace(findings[0], facts=(*findings[0].facts, *queue.facts(world, workload)))
     elif findings and ready.reason != INVALID and status.state in ("Pending", "PartiallyAllocated", "Allocating"):
         all_servers = []
         for raw_server in world.snapshot.all("NeuronUltraServer"):
             all_servers.append(UltraServerView.of(raw_server))
         servers = [server for server in all_servers if _serves(server, workload)]
-        facts = Facts([*queue.facts(world, workload)])
+        facts = Facts([*findings[0].facts, *queue.facts(world, workload)])
         facts.some("UltraServer", (_shown(world, server) for server in servers))
         if ready.reason == NOT_QUALIFIED:
             facts.some("test", _stale(world, servers))
         tried = [_emptied(world, workload, server) for server in servers]
         changes = [change for change in tried if change is not None]
         findings[0] = Finding(findings[0].code, findings[0].text, facts.done(), tuple(changes[:3]))
+    if ready.status == "True":
+        findings += _allocated(world, workload, Report(subject, "")).findings
     return Report(subject, f"is {status.state or 'not handled yet'}", tuple(findings))
 
 
+def _allocated(world: World, workload: WorkloadView, allocated: Report) -> Report:
+    """Return the report about a workload with all its nodes: which of them have no pod."""
+    if unseen.kinds(world.snapshot).keys() & {"Pod", "ResourceClaim", "ResourceSlice"}:
+        return allocated
+    meta = workload.metadata
+    reserved = {name for name, tag in world.tags.items() if tag.workload == f"{meta.namespace}/{meta.name}"}
+    used = {device.pool for device, holder in world.holders.items() if holder.pods}
+    empty = sorted(reserved - used, key=fleet.natural)
+    template = workload.spec.resource_claim_template.name
+    if not empty:
+        return allocated
+    if len(empty) == len(reserved):
+        note = f"no pod uses its {words.count(len(reserved), 'node')} yet: pods get them with "
+        return replace(allocated, notes=(f"{note}resourceClaimTemplateName: {template}",))
+    waiting = _waiting_pods(world, meta.namespace, template)
+    missing_count = len(empty) - len(waiting)
+    if missing_count > 0:
+        verb = "is" if missing_count == 1 else "are"
+        text = f"{missing_count} of its {words.count(len(reserved), 'pod')} {verb} missing: no pod is on "
+        to_do = "create the pods again if they are bare, as nothing else does; a Job or a StatefulSet creates its own"
+    else:
+        text = f"{words.count(len(waiting), 'pod')} of it wait for a node: no pod is on "
+        to_do = f"{program.NAME} why pod/{waiting[0]} -n {meta.namespace}"
+    facts = (("to do", to_do),)
+    finding = Finding("PodsMissing", text + words.listed(empty), facts)
+    return replace(allocated, findings=(finding,), fine=False)
+
+
+def _waiting_pods(world: World, namespace: str, template: str) -> list[str]:
+    """Return the pods of a namespace without a node that use a template."""
+    waiting = []
+    for pod in world.snapshot.all("Pod"):
+        pod_view = PodView.of(pod)
+        templates = [entry.resource_claim_template_name for entry in pod_view.spec.resource_claims]
+        is_of_template = pod_view.metadata.namespace == namespace and template in templates
+        if is_of_template and not pod_view.spec.node_name and not pod_view.has_ended:
+            waiting.append(pod_view.metadata.name)
+    return sorted(waiting)
+
+
 def _condition(condition: ConditionView) -> Finding:
-    return Finding(condition.reason or condition.type, condition.message or condition.reason or "no message")
+    """Return a condition as a finding, with what a person does about its reason."""
+    facts = Facts()
+    facts.add("to do", advice.TO_DO.get(condition.reason, ""))
+    text = condition.message or condition.reason or "no message"
+    return Finding(condition.reason or condition.type, text, facts.done())
 
 
 def _shown(world: World, server: UltraServerView) -> str:
