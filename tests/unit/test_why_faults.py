@@ -97,7 +97,10 @@ def over_quota(items: Sequence[Obj], made: Obj) -> str:
 
 def has_room(items: Sequence[Obj], node: Obj, pod: Obj) -> bool:
     wanted = pod["spec"]["containers"][0]["resources"]["requests"]
-    return int(wanted["cpu"]) < 100 and wanted.get("memory") is None and "example.com/efa" not in wanted
+    here = [item for item in all_of(items, "Pod") if item["spec"].get("nodeName") == node["metadata"]["name"]]
+    cpu = int(node["status"]["allocatable"]["cpu"]) - len(here)  # each requests one
+    memory = int(wanted.get("memory", "0Gi").removesuffix("Gi"))
+    return int(wanted["cpu"]) <= cpu and memory <= 2000 and "example.com/efa" not in wanted
 
 
 def with_rules(items: Sequence[Obj]) -> list[Obj]:

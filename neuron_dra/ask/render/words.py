@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from neuron_dra.core import members, names
@@ -111,6 +111,31 @@ def nearest(name: str, candidates: Iterable[str]) -> str:
     if near:
         return plain[near[0]]
     return ""
+
+
+def likeness(name: str, other: str) -> float:
+    """Return how much a name resembles another one, from 0 to 1. Names that differ in a number alone are near by it."""
+    if name == other:
+        return 1.0
+    numbers, other_numbers = (re.findall(r"\d+", text) for text in (name, other))
+    if numbers and len(numbers) == len(other_numbers) and re.sub(r"\d+", "", name) == re.sub(r"\d+", "", other):
+        pairs = zip(numbers, other_numbers, strict=True)
+        distance = sum(abs(int(number[:9]) - int(other_number[:9])) for number, other_number in pairs)
+        return 0.99 - 0.1 * distance / (1 + distance)
+    return difflib.SequenceMatcher(None, name.lower(), other.lower()).ratio()
+
+
+def by_nearness(name: str, candidates: Iterable[str], uses: Mapping[str, int]) -> list[str]:
+    """Return names, those first that resemble `name`, the nearest first, then those with the most uses."""
+
+    def rank(candidate: str) -> tuple[float, int, str]:
+        resembles = likeness(name, candidate)
+        return (-resembles if resembles >= _ALIKE else 0.0, -uses.get(candidate, 0), candidate)
+
+    return sorted(candidates, key=rank)
+
+
+_ALIKE: Final = 0.6
 
 
 def host(name: str, node_names: Iterable[str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
@@ -13,7 +14,7 @@ from neuron_dra.ask.read.pod_views import PodView
 from neuron_dra.ask.read.views import MetaView
 from neuron_dra.ask.render import words
 from neuron_dra.ask.render.findings import AVAILABLE, Facts, Finding, ProposedChange
-from neuron_dra.ask.why import creating, gangs, gates, impossible, obstacles, trials
+from neuron_dra.ask.why import creating, gangs, gates, impossible, obstacles, sizes, trials
 from neuron_dra.ask.why.creating import ClaimProblem
 from neuron_dra.ask.world import absent, demand, events, selection, users
 from neuron_dra.ask.world.blockers import Blocked, Blockers
@@ -159,10 +160,11 @@ def _absent(case: Case, kind: str, name: str, field: str) -> Details:
 def there(case: Case, details: Details) -> Pairs:
     """Return which objects of the kind there are instead."""
     kind, namespace = details["kind"], case.namespace
-    names = sorted(key[2] for key in case.world.snapshot.objects if key[:2] == (kind, namespace))
+    stored_names = [key[2] for key in case.world.snapshot.objects if key[:2] == (kind, namespace)]
     facts = Facts()
-    if names:
-        facts.add(AVAILABLE, f"in namespace {namespace}: {', '.join(names[:6])}")
+    if stored_names:
+        nearest_names = words.by_nearness(details["name"], stored_names, {})
+        facts.add(AVAILABLE, f"in namespace {namespace}: {words.listed(nearest_names, 6)}")
     else:
         facts.add(AVAILABLE, f"none in namespace {namespace}")
     for template in _elsewhere(case, details):
@@ -286,7 +288,9 @@ def class_missing(case: Case) -> Details | None:
 
 
 def classes(case: Case, details: Details) -> Pairs:
-    yield AVAILABLE, ", ".join(sorted(case.world.classes)[:8]) or "no DeviceClass at all"
+    uses = Counter(users.classes(case.world.snapshot))
+    nearest_names = words.by_nearness(details["name"], case.world.classes, uses)
+    yield AVAILABLE, words.listed(nearest_names, 8) or "no DeviceClass at all"
 
 
 def nearest_class(case: Case, details: Details) -> Iterator[ProposedChange | None]:
@@ -295,6 +299,7 @@ def nearest_class(case: Case, details: Details) -> Iterator[ProposedChange | Non
         claim, request = details["claim"], details["request"]
         text = f"{trials.place_of(claim)}, request {request}: deviceClassName: {near}"
         yield case.attempt(text, *trials.with_class(claim, request, near))
+    yield from sizes.changes(case.world, case.pod, details["name"])
 
 
 # Conditions about a pod that a simulation places.

@@ -67,8 +67,10 @@ def detail(world: World, blocked: Blocked) -> str:
 
 
 def holders(world: World, blocked: Blocked) -> list[tuple[Holder, list[str]]]:
-    """Return who holds devices of a node, and which: one entry for each claim."""
+    """Return who holds devices of a node that a pod could use, and which: one entry for each claim."""
     devices = world.likeness.devices(world.decoded(blocked.node))
+    if blocked.drivers:
+        devices = [device for device in devices if device.id.driver in blocked.drivers]
     held_by = map(world.holders.get, map(_id_of, devices))
     holding_by_id: dict[int, tuple[Holder, list[str]]] = {}  # by identity, as a claim has one holder
     for device, holder in zip(devices, held_by, strict=True):
@@ -358,7 +360,8 @@ def _attempt(world: World, pod: Wire, ended: Sequence[Holder]) -> ProposedChange
 def _changes(world: World, pod: Wire, nodes: Sequence[Blocked]) -> Iterator[ProposedChange | None]:
     """Try to delete a pod that holds devices, those with the fewest devices first, then those of one group together."""
     unique: dict[str, tuple[int, Holder]] = {}
-    for node in nodes:
+    # Whoever ends a pod of a reserved node ends a whole job.
+    for node in (node for node in nodes if node.name not in world.tags):
         for holder, devices in holders(world, node):
             if holder.pods:
                 unique[holder.key] = (len(devices), holder)

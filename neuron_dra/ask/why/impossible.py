@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from neuron_dra.ask.render import words
 from neuron_dra.ask.render.findings import AVAILABLE, Facts, Finding, ProposedChange
-from neuron_dra.ask.why import trials
+from neuron_dra.ask.why import sizes, trials
 from neuron_dra.ask.world import absent, drivers, expressions, selection
 from neuron_dra.ask.world.demand import PodClaim
 from neuron_dra.ask.world.selection import Asked, PublishedDevices
@@ -39,7 +39,8 @@ def _selector_error(world: World, pod: Wire, published: PublishedDevices) -> Fin
             return Finding("Unknown", f"unknown: {where} cannot be evaluated here: {err}", facts[:1])
         changes: list[ProposedChange] = []
         replacements = selection.replacements(published, expression, published.devices)
-        for better in (*replacements, expressions.guarded(expression)):
+        guarded_replacements = map(expressions.guarded, replacements)
+        for better in (*replacements, *guarded_replacements, expressions.guarded(expression)):
             if better == expression:
                 change = None
             else:
@@ -48,7 +49,7 @@ def _selector_error(world: World, pod: Wire, published: PublishedDevices) -> Fin
                 changes.append(change)
         why = str(err).partition(". Guard")[0]
         text = f"{where} fails on a device, which blocks the pod on every node: {why}"
-        remedy = "" if changes else expressions.remedy(expression, why)
+        remedy = "" if changes else selection.misspelled(published, expression) or expressions.remedy(expression, why)
         return Finding("SelectorFails", f"{text}; {remedy}" if remedy else text, facts, tuple(changes[:1]))
     return None
 
@@ -83,10 +84,14 @@ def findings(world: World, pod: Wire) -> list[Finding]:
     if shared := _shared_group(world, pod, unreserved):
         return [shared]
     facts = Facts()
-    for _, ask in selection.requests(world, pod):
+    asks = [ask for _, ask in selection.requests(world, pod)]
+    for ask in asks:
         for constraint in ask.claim.constraints:
             facts.add("constraint", f"{constraint.kind} {constraint.attribute}")
-    text = "a node can satisfy each request on its own, and no node can satisfy all requests of the pod"
+    if len(asks) == 1:
+        text = f"nodes have the devices of request {asks[0].name}, and no node has them under its constraints"
+    else:
+        text = "a node can satisfy each request on its own, and no node can satisfy all requests of the pod"
     return [Finding("RequestsConflict", text, tuple(dict.fromkeys(facts.done())))]
 
 
@@ -171,7 +176,7 @@ def _of_request(world: World, pod: Wire, published: PublishedDevices, claim: Pod
     if not published.devices or (not of_class and not _publishes(published, ask)):
         return [_nothing_published(world, published)]
     if not of_class:
-        return [_class_matches_nothing(world, published, ask)]
+        return [_class_matches_nothing(world, pod, published, ask)]
     matching = published.matching(ask)
     most = max((len(devices) for devices in matching.values()), default=0)
     if not most and (lacking := _capacity_lacking(ask, of_class)):
@@ -254,15 +259,14 @@ def _unusable(published: PublishedDevices) -> Finding:
     return Finding("PoolIncomplete", next(iter(published.unusable.values())), facts.done())
 
 
-def _class_matches_nothing(world: World, published: PublishedDevices, ask: Asked) -> Finding:
+def _class_matches_nothing(world: World, pod: Wire, published: PublishedDevices, ask: Asked) -> Finding:
     facts = Facts()
     for expression in world.classes[ask.alternative.class_name].selectors:
         if expression and (failed := published.failed_part(expression, published.devices)):
             facts.add("selector", failed[1].strip())
             _values(facts, published, failed[1], published.devices)
-    return Finding(
-        "ClassMatchesNothing", f"DeviceClass {ask.alternative.class_name} selects no published device", facts.done()
-    )
+    text = f"DeviceClass {ask.alternative.class_name} selects no published device"
+    return Finding("ClassMatchesNothing", text, facts.done(), sizes.changes(world, pod, ask.alternative.class_name))
 
 
 def _values(facts: Facts, published: PublishedDevices, part: str, devices: Sequence[PoolDevice]) -> None:
@@ -318,9 +322,13 @@ def _too_many(
         text += "use a pod with a claim of its own for each node"
         return Finding("CountTooLarge", text)
     of_node = {name: [device.id.device for device in devices] for name, devices in matching.items()}
-    facts.some(AVAILABLE, (f"node {name}: {words.amount(of_node[name])}" for name in largest), most=3)
+    serving = [name for name in largest if of_node[name]]
+    facts.some(AVAILABLE, (f"node {name}: {words.amount(of_node[name])}" for name in serving), most=3)
+    others = len(largest) - len(serving)
+    if serving and others:
+        facts.add("", f"{words.count(others, 'other node')}: none that match")
     facts.some("pool", published.unusable.values(), most=2)
-    device_count = words.count(ask.alternative.count, "device")
+    device_count = sizes.amount(ask.alternative.class_name, ask.alternative.count)
     text = f"request {ask.name} wants {device_count} of one node, and the largest node has {most} that match"
     changes = [change for change in trials.fewer(world, pod) if change is not None]
     return Finding("CountTooLarge", text, facts.done(), tuple(changes[:1]))

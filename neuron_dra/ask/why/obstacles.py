@@ -38,13 +38,25 @@ def findings(world: World, pod: Wire, blocked: Sequence[Blocked], tied: Sequence
     `tied` are claims of the pod that are allocated for some nodes only.
     """
     groups: dict[tuple[str, ...], list[Blocked]] = {}
-    for blocked_node in blocked:
+    for blocked_node in _not_excluded(world, pod, blocked):
         groups.setdefault(blocked_node.obstacles, []).append(blocked_node)
     order = sorted(groups, key=lambda names: (HELD in names, len(names), [ORDER.index(name) for name in names]))
-    node_findings = [_finding(world, pod, names, groups[names]) for names in order if names]
+    node_findings = [_finding(world, pod, names, groups[names]) for names in _fewest(order)]
     if node_findings and tied and len(blocked) == 1:
         node_findings[0] = _on_one_node(node_findings[0], blocked[0].name, tied[0])
     return node_findings
+
+
+def _not_excluded(world: World, pod: Wire, blocked: Sequence[Blocked]) -> Sequence[Blocked]:
+    """Return the nodes without those that the pod excludes by its selector or affinity, unless it excludes all."""
+    selected = [place for place in blocked if nodes.is_selected(pod, world.decoded(place.node))]
+    return selected or blocked
+
+
+def _fewest(order: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """Return the combinations of obstacles without those that add obstacles to another one: that one is told."""
+    combinations = [names for names in order if names]
+    return [names for names in combinations if not any(set(other) < set(names) for other in combinations)]
 
 
 def _on_one_node(finding: Finding, node: str, claim: str) -> Finding:
@@ -123,12 +135,18 @@ def _text(world: World, pod: Wire, names: Sequence[str], blocked: Sequence[Block
 
 
 def _objections(world: World, pod: Wire, blocked: Sequence[Blocked]) -> str:
-    objection_counts = Counter(_objection(world, pod, blocked_node) for blocked_node in blocked)
+    objection_counts: Counter[str] = Counter()
+    for blocked_node in blocked:
+        objection_counts.update(_objection_parts(world, pod, blocked_node))
     return words.listed((text for text, _ in objection_counts.most_common()), 2)
 
 
 def _objection(world: World, pod: Wire, blocked: Blocked) -> str:
     """Return everything that keeps the pod from a node, apart from the node's devices and room."""
+    return ", and ".join(_objection_parts(world, pod, blocked))
+
+
+def _objection_parts(world: World, pod: Wire, blocked: Blocked) -> list[str]:
     node = world.decoded(blocked.node)
     untolerated = nodes.untolerated(pod, node)
     texts = []
@@ -141,7 +159,7 @@ def _objection(world: World, pod: Wire, blocked: Blocked) -> str:
         texts.append(f"the pod does not tolerate its {noun} {' and '.join(marks)}")
     if not nodes.is_selected(pod, node):
         texts.append("it does not match the pod's node selector or affinity")
-    return ", and ".join(texts) or "the pod names another node"
+    return texts or ["the pod names another node"]
 
 
 def _taints(world: World, blocked: Sequence[Blocked]) -> str:
@@ -182,7 +200,7 @@ def _detail(world: World, pod: Wire, name: str, blocked: Blocked) -> str:
     if name == ROOM:
         texts = []
         for resource, (free, requested) in world.room.lacking(pod, blocked.node).items():
-            free_text, requested_text = resources.shown(resource, free), resources.shown(resource, requested)
+            free_text, requested_text = resources.compared(resource, free, requested)
             texts.append(f"{resource} {free_text} free, {requested_text} requested")
         return f"node {node}: {', '.join(texts)}"
     return f"node {node}: {_objection(world, pod, blocked)}"
@@ -193,12 +211,46 @@ def _detail(world: World, pod: Wire, name: str, blocked: Blocked) -> str:
 
 def _changes(world: World, pod: Wire, name: str, blocked: Sequence[Blocked]) -> Iterator[ProposedChange | None]:
     if name == NODE:
-        for blocked_node in blocked[:NODES_TRIED]:
+        for blocked_node in _nearest_labels(pod, blocked)[:NODES_TRIED]:
             yield from _admit(world, pod, blocked_node)
     if name == TAINT:
         yield from trials.fewer(world, pod)
+    if name == ROOM:
+        yield from _smaller(world, pod, blocked)
     if name == RESERVED:
         yield from _workload_templates(world, pod, blocked)
+
+
+def _nearest_labels(pod: Wire, blocked: Sequence[Blocked]) -> list[Blocked]:
+    """Return the nodes, those first whose labels resemble the pod's node selector."""
+    selector = PodView.of(pod).spec.node_selector
+
+    def unlike(place: Blocked) -> float:
+        labels = KubeNodeView.of(place.node).metadata.labels
+        return -sum(words.likeness(str(value), str(labels.get(key) or "")) for key, value in selector.items())
+
+    return sorted(blocked, key=unlike)
+
+
+def _smaller(world: World, pod: Wire, blocked: Sequence[Blocked]) -> Iterator[ProposedChange | None]:
+    """Try to request what the node with the most room has left, of a pod with one container."""
+    containers = list(pod["spec"].get("containers") or ())
+    if len(containers) != 1:
+        return
+    lacking = [world.room.lacking(pod, place.node) for place in blocked]
+    best = max(lacking, key=lambda amounts: min(free / requested for free, requested in amounts.values()))
+    if any(free <= 0 for free, _ in best.values()):
+        return
+    amounts = {resource: resources.whole(resource, free) for resource, (free, _) in best.items()}
+    texts = [f"{resource}: {amount}" for resource, amount in amounts.items()]
+    own_resources = containers[0].get("resources") or {}
+    changed_resources = dict(own_resources)
+    for field in ("requests", "limits"):
+        changed = {key: amounts.get(key, value) for key, value in (own_resources.get(field) or {}).items()}
+        changed_resources[field] = changed
+    container = {**containers[0], "resources": changed_resources}
+    changed_pod = {**pod, "spec": {**pod["spec"], "containers": [container]}}
+    yield trials.attempt(world, pod, f"in the pod's requests, write {', '.join(texts)}", [changed_pod])
 
 
 def _admit(world: World, pod: Wire, blocked: Blocked) -> Iterator[ProposedChange | None]:
@@ -219,6 +271,8 @@ def _admit(world: World, pod: Wire, blocked: Blocked) -> Iterator[ProposedChange
         yield trials.attempt(world, pod, f"let the pod tolerate the taint {taint.key}", [changed])
     node_selector = pod_spec.node_selector
     for key, value in node_selector.items():
+        if any(world.decoded(other).labels.get(key) == value for other in world.nodes.values()):
+            continue  # the pod's own nodes exist: what is wrong is on them
         if key in labels and labels[key] != value:
             changed = {**pod, "spec": {**pod["spec"], "nodeSelector": {**node_selector, key: labels[key]}}}
             yield trials.attempt(world, pod, f"in the pod's nodeSelector, write {key}: {labels[key]}", [changed])

@@ -37,6 +37,8 @@ def report(world: World, pod: Wire) -> Report:
         unusable = None if phase == "Running" else bound.unusable_claim(world, pod)
         if unusable is not None:
             causes = [unusable, *(cause for cause in causes if cause.code != "KubeletRejects")]
+        if any(cause.code == "DriverRejects" for cause in causes):  # the kubelet repeats what the driver said
+            causes = [cause for cause in causes if cause.code != "KubeletRejects"]
         if not causes and (pod_view.is_ready or phase == "Running"):
             if (unseen := _unnamed_claims(world, pod)) is not None:
                 return Report(subject, f"runs on node {node} without its devices", (unseen,), seen_by)

@@ -11,9 +11,10 @@ from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from typing import Final
 
-from neuron_dra.ask.world import relevance, spec_edits
+from neuron_dra.ask.world import drivers, relevance, selection, spec_edits
 from neuron_dra.ask.world.alike import Likeness
 from neuron_dra.ask.world.world import World
+from neuron_dra.core import names
 from neuron_dra.core.wire import Obj, Wire
 from neuron_dra.simulate import allocator, model, nodes
 from neuron_dra.simulate.failures import Failure
@@ -36,6 +37,8 @@ class Blocked:
 
     node: Wire
     obstacles: tuple[str, ...]
+    drivers: frozenset[str] = frozenset()
+    """The drivers of the devices that the claims request; empty if it is unknown."""
 
     @property
     def name(self) -> str:
@@ -54,6 +57,7 @@ class Blockers:
         self._fits_by_question: dict[object, bool] = {}
         self._read = relevance.names(self._own, world.classes)
         self._alike: dict[object, frozenset[str] | None] = {}
+        self._drivers = _drivers(world, self._own)
 
     def all(self) -> list[Blocked]:
         """Return the nodes on which the claims could fit."""
@@ -74,7 +78,7 @@ class Blockers:
             obstacles.add(NODE)
         if world.room.lacking(self._pod, wire):
             obstacles.add(ROOM)
-        return Blocked(wire, tuple(obstacle for obstacle in ORDER if obstacle in obstacles))
+        return Blocked(wire, tuple(obstacle for obstacle in ORDER if obstacle in obstacles), self._drivers)
 
     def _of_alike(self, node: model.NodeTraits) -> frozenset[str] | None:
         """Return the obstacles among the devices of a node, found once for nodes that the claims cannot tell apart."""
@@ -117,6 +121,16 @@ class Blockers:
             outcome = allocator.allocate(node, claims, inventory, self._world.classes, used, self._world.memo)
             self._fits_by_question[question] = not isinstance(outcome, Failure)
         return self._fits_by_question[question]
+
+
+def _drivers(world: World, claims: Sequence[ClaimDemand]) -> frozenset[str]:
+    """Return the drivers of the devices that claims request."""
+    requested_drivers = set()
+    for ask in selection.asked(claims):
+        device_class = world.classes.get(ask.alternative.class_name)
+        of_class = device_class.selectors if device_class is not None else ()
+        requested_drivers.add(drivers.foreign([*of_class, *ask.alternative.selectors]) or names.DRIVER)
+    return frozenset(requested_drivers)
 
 
 def _tolerating(claim: Wire) -> Wire:

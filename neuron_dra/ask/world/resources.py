@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from functools import lru_cache
+from typing import Final
 
 from neuron_dra.ask.read import node_views
 from neuron_dra.ask.read.pod_views import PodPlace, PodView
@@ -180,13 +181,32 @@ class NodeRoom:
         return lacking
 
 
-def shown(name: str, amount: Fraction) -> str:
-    """Return an amount as a person writes it: 1500m, 96Gi, 8."""
+def compared(name: str, free: Fraction, wanted: Fraction) -> tuple[str, str]:
+    """Return two amounts of a resource in one unit: CPUs, or the unit of memory that the wanted amount has.
+
+    They have as many decimals as it takes to tell them apart.
+    """
     if name == "cpu":
-        if amount.denominator == 1:
-            return str(amount)
-        return f"{int(amount * 1000)}m"
-    for suffix, size in (("Gi", 2**30), ("Mi", 2**20), ("Ki", 2**10)):
-        if amount >= size:
-            return f"{float(amount / size):.1f}".removesuffix(".0") + suffix
-    return str(float(amount)).removesuffix(".0")
+        return _rounded(free, 3), _rounded(wanted, 3)
+    suffix, size = next((unit for unit in _UNITS if wanted >= unit[1]), ("", 1))
+    for decimals in (1, 2, 3, 9):
+        free_text, wanted_text = (_rounded(amount / size, decimals) for amount in (free, wanted))
+        if free_text != wanted_text:
+            break
+    return free_text + suffix, wanted_text + suffix
+
+
+def whole(name: str, amount: Fraction) -> str:
+    """Return the largest amount of a resource that is at most `amount`, as a manifest has it."""
+    if name == "cpu":
+        return str(int(amount)) if amount >= 1 else f"{int(amount * 1000)}m"
+    suffix, size = next((unit for unit in _UNITS if amount >= unit[1]), ("", 1))
+    return f"{int(amount / size)}{suffix}"
+
+
+_UNITS: Final = (("Gi", 2**30), ("Mi", 2**20), ("Ki", 2**10))
+
+
+def _rounded(amount: Fraction, decimals: int) -> str:
+    text = f"{float(amount):.{decimals}f}"
+    return text.rstrip("0").rstrip(".") or "0"

@@ -165,9 +165,11 @@ class PublishedDevices:
 
     def nearest_attribute(self, domain: str, name: str, devices: Sequence[PoolDevice]) -> tuple[str, str]:
         """Return domain and name of a published attribute that resembles this one; empty if none does."""
+        # Devices of one kind have the same attributes, so few of these tuples differ.
+        attributes_by_driver = {(device.id.driver, tuple(device.attributes)) for device in devices}
         published_names: set[tuple[str, str]] = set()
-        for device in devices[:64]:
-            published_names.update(model.qualified(published, device.id.driver) for published in device.attributes)
+        for driver, attribute_names in attributes_by_driver:
+            published_names.update(model.qualified(published, driver) for published in attribute_names)
         for at, published_name in sorted(published_names):
             if published_name == name and at != domain:
                 return at, published_name
@@ -187,6 +189,19 @@ def attribute(device: PoolDevice, domain: str, name: str) -> Any:
     if not typed_value:
         return None
     return next((value for value in typed_value.values() if value is not None), None)
+
+
+def misspelled(published: PublishedDevices, expression: str) -> str:
+    """Return which attribute of an expression no device publishes, and the nearest one; empty if all are published."""
+    for domain, name, _ in expressions.reads(expression):
+        if published.values(domain, name, published.devices):
+            continue
+        at, near = published.nearest_attribute(domain, name, published.devices)
+        if not near:
+            return f"no device publishes {domain}/{name}"
+        near_text = near if at == domain else f"{at}/{near}"
+        return f"no device publishes {name}, did you mean {near_text}?"
+    return ""
 
 
 def there(values: Counter[Any], most: int = 4) -> str:

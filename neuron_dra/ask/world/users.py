@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from neuron_dra.ask.read.claim_views import ClaimUsers, ConsumerView
+from neuron_dra.ask.read.claim_views import ClaimUsers, ClaimView, ConsumerView
 from neuron_dra.ask.read.pod_views import PodPlace, PodView
 from neuron_dra.ask.read.snapshot import Snapshot
 from neuron_dra.ask.read.views import OwnerView
@@ -84,3 +84,14 @@ def _gone(snapshot: Snapshot, namespace: str, consumer: ConsumerView | OwnerView
     if pod_place.has_ended:
         return "has ended"
     return ""
+
+
+def classes(snapshot: Snapshot) -> Iterator[str]:
+    """Yield the DeviceClass of each request of the stored claims and templates."""
+    claims = list(snapshot.all("ResourceClaim"))
+    for template in snapshot.all("ResourceClaimTemplate"):
+        claims.append({"metadata": template["metadata"], "spec": template["spec"].get("spec") or {}})
+    for claim in claims:
+        for request in ClaimView.of(claim).requests:
+            for _, alternative in request.named_alternatives:
+                yield alternative.device_class_name

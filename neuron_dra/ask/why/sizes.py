@@ -1,0 +1,78 @@
+"""Limits of connected sets and of cores, whose size is in the name of the DeviceClass: amounts, other sizes. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Final
+
+from neuron_dra.ask.render import words
+from neuron_dra.ask.render.findings import ProposedChange
+from neuron_dra.ask.why import trials
+from neuron_dra.ask.world import demand
+from neuron_dra.ask.world.world import World
+from neuron_dra.core import names
+from neuron_dra.core.wire import Obj, Wire
+
+_SIZED: Final = re.compile(rf"(?P<kind>connected|cores)-(?P<size>\d{{1,4}})\.{re.escape(names.DRIVER)}")
+_TRIED: Final = 8
+
+
+def amount(class_name: str, count: int) -> str:
+    """Return how much a request wants of a class: of one with a size, the sets or parts, and what they have."""
+    sized = _SIZED.fullmatch(class_name)
+    if sized is None:
+        return words.count(count, "device")
+    size = int(sized["size"])
+    if sized["kind"] == "cores":
+        return f"{words.count(count, 'part')} of {words.count(size, 'core')} ({words.count(count * size, 'core')})"
+    each = words.count(size, "connected device")
+    return f"{words.count(count, 'set')} of {each} ({words.count(count * size, 'device')})"
+
+
+def changes(world: World, pod: Wire, class_name: str) -> tuple[ProposedChange, ...]:
+    """Return the changes of a pod's limits to the next larger and the next smaller size that fit now."""
+    sized = _SIZED.fullmatch(class_name)
+    if sized is None:
+        return ()
+    size_by_class = {}
+    for name in world.classes:
+        other = _SIZED.fullmatch(name)
+        if other is not None and other["kind"] == sized["kind"]:
+            size_by_class[name] = int(other["size"])
+    size = int(sized["size"])
+    larger = sorted((other, name) for name, other in size_by_class.items() if other > size)
+    smaller = sorted(((other, name) for name, other in size_by_class.items() if other < size), reverse=True)
+    first_changes = []
+    for candidates in (larger, smaller):
+        first_changes.append(_first(world, pod, class_name, [name for _, name in candidates[:_TRIED]]))
+    return tuple(change for change in first_changes if change is not None)
+
+
+def _first(world: World, pod: Wire, class_name: str, candidates: Iterable[str]) -> ProposedChange | None:
+    for name in candidates:
+        text = f"in the pod's limits, write {name} instead of {class_name}"
+        change = trials.attempt(world, pod, text, [_with_limit(pod, class_name, name)])
+        if change is not None:
+            return change
+    return None
+
+
+def _with_limit(pod: Wire, class_name: str, name: str) -> Wire:
+    """Return the pod with another class in the limits of its containers."""
+    spec: Obj = dict(pod["spec"])
+    for field in ("containers", "initContainers"):
+        containers = []
+        for container in spec.get(field) or ():
+            resources = dict(container.get("resources") or {})
+            for kind in ("limits", "requests"):
+                if kind in resources:
+                    resources[kind] = _renamed(resources[kind], demand.IMPLICIT + class_name, demand.IMPLICIT + name)
+            containers.append({**container, "resources": resources})
+        if containers:
+            spec[field] = containers
+    return {**pod, "spec": spec}
+
+
+def _renamed(amounts: Wire, old: str, new: str) -> Obj:
+    return {new if name == old else name: number for name, number in amounts.items()}
