@@ -14,7 +14,7 @@ from hack.bed.parts import Bed
 from hack.bed.processes import end, start_ticks
 from hack.bed.state import ProcessId
 from neuron_dra.core import catalogue
-from neuron_dra.emulation import hanging
+from neuron_dra.emulation import hanging, simulated_efa
 from neuron_dra.emulation.simulated_driver import LoadTiming, SimulatedDriver
 from neuron_dra.errors import NeuronDraError
 
@@ -159,6 +159,44 @@ def _repair_firmware(bed: Bed, node: Node, argument: str) -> str:
     return f"the firmware of neuron{_number(node, argument)} of {node.name} answers"
 
 
+def _function(node: Node, argument: str) -> str:
+    """Return the PCI function of an EFA interface by its number.
+
+    Raises:
+        BedError: this type of node has no such interface.
+    """
+    functions = hardware.interfaces(node.hardware_dir).functions
+    if not (argument or "0").isdigit() or int(argument or "0") >= len(functions):
+        raise BedError(f"{argument!r}: a {node.spec.instance_type} has {len(functions)} EFA interfaces, from 0 on")
+    return functions[int(argument or "0")]
+
+
+def _break_interface(bed: Bed, node: Node, argument: str) -> str:
+    function = _function(node, argument)
+    hardware.interfaces(node.hardware_dir).unbind(function)
+    hardware.show(node.hardware_dir, bed.processes.pid(node.namespace))
+    return f"EFA interface {function} of {node.name} is not bound to its kernel module"
+
+
+def _repair_interface(bed: Bed, node: Node, argument: str) -> str:
+    function = _function(node, argument)
+    tree = hardware.interfaces(node.hardware_dir)
+    if not (tree.root / simulated_efa.DRIVER / function).is_symlink():
+        tree.bind(function)
+        hardware.show(node.hardware_dir, bed.processes.pid(node.namespace))
+    return f"EFA interface {function} of {node.name} is bound"
+
+
+def _break_uverbs(bed: Bed, node: Node, argument: str) -> str:
+    hardware.interfaces(node.hardware_dir).renumber(int(argument or "1"))
+    hardware.show(node.hardware_dir, bed.processes.pid(node.namespace))
+    return f"the EFA interfaces of {node.name} have other uverbs numbers"
+
+
+def _repair_uverbs(bed: Bed, node: Node, argument: str) -> str:
+    return _break_uverbs(bed, node, "0")
+
+
 def _driver(node: Node) -> SimulatedDriver:
     return SimulatedDriver(hardware.load(node.hardware_dir), keeps_folders=True)  # the node mounts the folders
 
@@ -292,6 +330,15 @@ FAULTS = {
         "N", "a device that could not be reset: the kernel driver reports it as invalid", _break_reset, _repair_reset
     ),
     "firmware": Fault("N", "the firmware of a device does not answer", _break_firmware, _repair_firmware),
+    "interface": Fault(
+        "N", "an EFA interface is not bound to the kernel module efa", _break_interface, _repair_interface
+    ),
+    "uverbs": Fault(
+        "SHIFT",
+        "the kernel module efa is loaded again, and the files of its interfaces have other numbers",
+        _break_uverbs,
+        _repair_uverbs,
+    ),
     "driver": Fault(
         "-N|N:S",
         "the kernel driver is unloaded; `repair` loads it, without device N, or waiting S seconds for its firmware",

@@ -11,6 +11,7 @@ from hack.bed.state import NodeSpec
 from neuron_dra.core import catalogue
 from neuron_dra.core.catalogue import Platform
 from neuron_dra.emulation import simulated_files, simulated_node
+from neuron_dra.emulation.simulated_efa import EfaTree
 from neuron_dra.errors import NeuronDraError
 
 NODES_PER_ULTRASERVER = 4
@@ -90,6 +91,9 @@ def write(root: Path, spec: NodeSpec) -> None:
             capacity_block_id=capacity_block_id(spec),
             major=free_major(),
         )
+        known = catalogue.lookup(spec.instance_type)
+        if known is not None and known.efa is not None:
+            EfaTree.write(root, spec.instance_type, rdma_cm=True)
     except NeuronDraError as err:
         raise BedError(str(err)) from err
     complete.touch()
@@ -100,9 +104,14 @@ def load(root: Path) -> simulated_node.SimulatedNode:
     return simulated_node.SimulatedNode(root)
 
 
+def interfaces(root: Path) -> EfaTree:
+    """Return the EFA interfaces below `root`, to break them."""
+    return EfaTree(root)
+
+
 def show(root: Path, namespace_pid: int) -> None:
     """Update the node's /dev to match the hardware."""
-    mounts.sync_neuron_devices(root, Path(f"/proc/{namespace_pid}/root/dev"))
+    mounts.sync_devices(root, Path(f"/proc/{namespace_pid}/root/dev"))
 
 
 # -- between the nodes of a Trn2 UltraServer ---------------------------------------------------------------------------

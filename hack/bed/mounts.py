@@ -24,12 +24,15 @@ OWN_DIRECTORIES = {
 # sysfs directories that show the simulated hardware besides the real one -> the overlay's upper layer.
 OVERLAYS = {
     "/sys/class": "class",
+    "/sys/devices": "devices",  # before its part: a mount covers what was mounted below it
     "/sys/devices/virtual": "devices-virtual",
     "/sys/module": "module",
     "/sys/bus": "bus",
 }
 OF_THE_DRIVER = ("neuron_device", "neuron")
 """Folders in these with the files of the kernel driver: its class and devices, and its module."""
+OF_EFA = "pci/drivers/efa"
+"""The folder of the kernel module efa in /sys/bus; the folders of its devices are below /sys/devices."""
 
 BOOT_ID = "proc/sys/kernel/random/boot_id"
 READY = "namespace-ready"
@@ -73,16 +76,23 @@ def _copy_devices(source: Path, target: Path, filesystem: int) -> None:
             os.chmod(made, stat.S_IMODE(info.st_mode))
 
 
-def sync_neuron_devices(hardware: Path, dev: Path) -> None:
-    """Make the neuronN nodes in `dev` exactly those of the simulated hardware."""
-    wanted = {path.name: path.stat() for path in (hardware / "dev").glob("neuron*")}
-    for path in dev.glob("neuron*"):
-        if path.name not in wanted:
+def sync_devices(hardware: Path, dev: Path) -> None:
+    """Make the device nodes in `dev` of Neuron devices and EFA interfaces exactly those of the simulated hardware."""
+    _sync(hardware / "dev", dev, "neuron*")
+    if (hardware / "dev/infiniband").is_dir():
+        (dev / "infiniband").mkdir(exist_ok=True)
+        _sync(hardware / "dev/infiniband", dev / "infiniband", "*")
+
+
+def _sync(source: Path, target: Path, pattern: str) -> None:
+    numbers = {path.name: path.stat().st_rdev for path in source.glob(pattern)}
+    for path in target.glob(pattern):
+        if path.name not in numbers:
             path.unlink()
-    for name, info in wanted.items():
-        if not (dev / name).exists():
-            os.mknod(dev / name, stat.S_IFCHR | 0o666, info.st_rdev)
-            os.chmod(dev / name, 0o666)
+    for name, number in numbers.items():
+        if not (target / name).exists():
+            os.mknod(target / name, stat.S_IFCHR | 0o666, number)
+            os.chmod(target / name, 0o666)
 
 
 def memory(directory: Path) -> None:
@@ -108,17 +118,24 @@ def _hardware(node: Path, hardware: Path) -> None:
         layer = layers / name
         shutil.rmtree(layer, ignore_errors=True)
         layer.mkdir(parents=True)
+        bound = _changing(target, source)
         for entry in source.iterdir() if source.is_dir() else ():
-            if entry.name in OF_THE_DRIVER:
+            if entry.name in bound:
                 (layer / entry.name).mkdir()
-            elif entry.is_dir():
+            elif entry.is_dir() and str(Path(target) / entry.name) not in OVERLAYS:
                 shutil.copytree(entry, layer / entry.name, symlinks=True)
         _mount("-t", "overlay", "-o", f"lowerdir={layer}:{target}", "overlay", target)
-        for folder in OF_THE_DRIVER:  # bound, so that what the kernel driver shows may change
-            if (layer / folder).is_dir():
-                _mount("--bind", "-o", "ro", source / folder, Path(target) / folder)
+        for folder in bound:
+            _mount("--bind", "-o", "ro", source / folder, Path(target) / folder)
     _mount("--bind", hardware / BOOT_ID, f"/{BOOT_ID}")
-    sync_neuron_devices(hardware, Path("/dev"))
+    sync_devices(hardware, Path("/dev"))
+
+
+def _changing(target: str, source: Path) -> list[str]:
+    """Return the folders of `source` that are bound into an overlay, because kernel modules change what they show."""
+    if target == "/sys/devices":
+        return sorted(path.name for path in source.glob("pci*"))
+    return [folder for folder in (*OF_THE_DRIVER, OF_EFA) if (source / folder).is_dir()]
 
 
 def _whole(node: Path) -> None:

@@ -15,10 +15,10 @@ from neuron_dra.core import cdi, efa, names
 from neuron_dra.core.dra_driver import EFA
 from neuron_dra.emulation.embedded_api import EmbeddedApi
 from neuron_dra.emulation.scripted_kubelet import ScriptedKubelet
+from neuron_dra.emulation.simulated_efa import EfaTree
 from neuron_dra.gen.kubelet.podresources.v1 import podresources_pb2 as pb
 from neuron_dra.node.plugin import Plugin
 from neuron_dra.node.timing import PluginTiming
-from tests.support.efa_tree import EfaTree
 from tests.support.plugin_host import PluginHost
 from tests.support.pod_resources import NoPods, PodResources
 from tests.support.timings import QUICK, quicker

@@ -14,9 +14,9 @@ from neuron_dra.emulation.cdi_runtime import Container
 from neuron_dra.emulation.embedded_api import EmbeddedApi
 from neuron_dra.emulation.scripted_kubelet import ScriptedKubelet
 from neuron_dra.emulation.scripted_node import ScriptedNode
+from neuron_dra.emulation.simulated_efa import EfaTree
 from tests.contract.test_efa_driver import FIRST, SECOND, efa_claim, own_slices
 from tests.story.plugin_story import START_S, started
-from tests.support.efa_tree import EfaTree
 from tests.support.plugin_host import PluginHost, PluginProcess
 from tests.support.waiting import eventually
 

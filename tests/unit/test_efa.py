@@ -16,10 +16,10 @@ from neuron_dra.core.claims import AllocatedDevice, Claim, ClaimRef, PreparedCla
 from neuron_dra.core.dra_driver import EFA
 from neuron_dra.core.efa import EfaReading, Interface, WatchedInterface
 from neuron_dra.core.health import Toleration
+from neuron_dra.emulation.simulated_efa import EfaTree
 from neuron_dra.errors import ClaimError, DeviceInUse
 from neuron_dra.node.efa.interfaces import InterfaceReader
 from neuron_dra.node.hardware.sysfs import DeviceFolder
-from tests.support.efa_tree import EfaTree
 
 TYPES = ("trn1.32xlarge", "trn1n.32xlarge", "trn2.48xlarge", "trn2u.48xlarge", "trn3.48xlarge")
 

@@ -1,4 +1,4 @@
-"""The EFA interfaces of simulated hardware: PCI functions as the kernel modules write them into sysfs.
+"""Simulated EFA interfaces: PCI functions as the kernel modules efa and ib_uverbs show them in sysfs and /dev.
 
     tree = EfaTree.write(root, "trn1.32xlarge")
     tree.renumber(4)  # the module was loaded again
@@ -6,6 +6,8 @@
 As root it creates character devices in dev/infiniband, and plain files otherwise. The paths of trn1 are those of the
 published capture (10:19.0 is below pci0000:10). On trn2 and trn3 the interfaces are behind PCIe switches in pairs; the
 addresses of the switches are made up.
+
+Links are relative: the test bed shows these folders as a node's /sys.
 """
 
 from __future__ import annotations
@@ -19,9 +21,16 @@ from typing import Final
 from neuron_dra.core import catalogue
 from neuron_dra.core.catalogue import InstanceType
 from neuron_dra.core.numa import numa_nodes
+from neuron_dra.emulation.simulated_files import make_link
+from neuron_dra.errors import NeuronDraError
 
+DEVICES: Final = "sys/devices"
+BUS: Final = "sys/bus/pci/devices"
+DRIVER: Final = "sys/bus/pci/drivers/efa"
+FILES: Final = "dev/infiniband"
 UVERBS_MAJOR: Final = 231
 FIRST_MINOR: Final = 192
+RDMA_CM: Final = "rdma_cm"
 SUBSYSTEMS: Final = {"trn1": "0xefa1", "trn2": "0xefa2", "trn3": "0xefa3"}
 
 
@@ -33,53 +42,53 @@ def rdma_name(function: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class EfaTree:
-    """The tree below `root`, with the PCI functions in the order of their uverbs numbers."""
+    """The interfaces below `root`."""
 
     root: Path
-    functions: tuple[str, ...]
 
     @classmethod
     def write(cls, root: Path, instance_type: str, *, rdma_cm: bool = False) -> EfaTree:
-        """Write the interfaces of an instance type, whose map of EFA interfaces must be known."""
+        """Write the interfaces of an instance type. Raises NeuronDraError if AWS publishes no map of them."""
         spec = catalogue.lookup(instance_type)
-        assert spec is not None
-        assert spec.efa is not None
-        tree = cls(root, tuple(sorted(set(spec.efa))))
-        (root / "sys/bus/pci/drivers/efa").mkdir(parents=True, exist_ok=True)
-        (root / "dev/infiniband").mkdir(parents=True, exist_ok=True)
-        for number, function in enumerate(tree.functions):
-            tree._write_function(spec, function, number)
+        if spec is None or spec.efa is None:
+            raise NeuronDraError(f"instance type {instance_type} has no known EFA interfaces")
+        tree = cls(root)
+        (root / DRIVER).mkdir(parents=True, exist_ok=True)
+        (root / FILES).mkdir(parents=True, exist_ok=True)
+        for number, function in enumerate(sorted(set(spec.efa))):
+            tree._write_function(spec, function, number, numa_nodes(spec)[spec.efa.index(function)])
         if rdma_cm:
-            _make_device(root / "dev/infiniband/rdma_cm", 10, 58)
+            _make_device(root / FILES / RDMA_CM, 10, 58)
         return tree
+
+    @property
+    def functions(self) -> tuple[str, ...]:
+        """The PCI functions, sorted."""
+        return tuple(sorted(path.parent.name for path in (self.root / DEVICES).glob("pci*/**/subsystem_device")))
 
     def folder(self, function: str) -> Path:
         """Return the folder of a function, which its links lead to."""
-        (folder,) = (self.root / "sys/devices").glob(f"pci*/**/{function}")
+        (folder,) = (self.root / DEVICES).glob(f"pci*/**/{function}")
         return folder
 
-    def _write_function(self, spec: InstanceType, function: str, number: int) -> None:
-        assert spec.efa is not None
+    def _write_function(self, spec: InstanceType, function: str, number: int, numa_node: int) -> None:
         bus = function.split(":")[1]
         if spec.generation == "trn1":
-            folder = self.root / f"sys/devices/pci0000:{bus}" / function
+            folder = f"pci0000:{bus}/{function}"
         else:
-            pair = f"{int(bus, 16) - self.functions.index(function) % 2 - 2:02x}"
-            folder = self.root / f"sys/devices/pci0000:{pair}/0000:{pair}:00.0" / function
-        folder.mkdir(parents=True)
-        node = numa_nodes(spec)[spec.efa.index(function)]
+            pair = f"{int(bus, 16) - number % 2 - 2:02x}"
+            folder = f"pci0000:{pair}/0000:{pair}:00.0/{function}"
+        path = self.root / DEVICES / folder
+        path.mkdir(parents=True)
         texts = {"vendor": "0x1d0f", "device": SUBSYSTEMS[spec.generation], "class": "0x020000"}
-        texts |= {"subsystem_device": SUBSYSTEMS[spec.generation], "numa_node": str(node)}
+        texts |= {"subsystem_device": SUBSYSTEMS[spec.generation], "numa_node": str(numa_node)}
         for name, text in texts.items():
-            (folder / name).write_text(f"{text}\n")
-        device = self.root / "sys/bus/pci/devices" / function
+            (path / name).write_text(f"{text}\n")
+        device = self.root / BUS / function
         if device.is_dir() and not device.is_symlink():  # the simulated node has its NUMA node
             shutil.rmtree(device)
-        device.parent.mkdir(parents=True, exist_ok=True)
-        device.symlink_to(folder)
-        self.bind(function)
-        (folder / "infiniband" / rdma_name(function)).mkdir(parents=True)
-        self._write_uverbs(function, number)
+        make_link(device, f"../../../devices/{folder}")
+        self.bind(function, number)
 
     def _write_uverbs(self, function: str, number: int) -> None:
         folder = self.folder(function) / "infiniband_verbs" / f"uverbs{number}"
@@ -92,32 +101,36 @@ class EfaTree:
 
     def file(self, number: int) -> Path:
         """Return the path of a device file."""
-        return self.root / f"dev/infiniband/uverbs{number}"
+        return self.root / FILES / f"uverbs{number}"
 
     def number_of(self, function: str) -> int:
         """Return the number of a function's uverbs device."""
         (folder,) = (self.folder(function) / "infiniband_verbs").iterdir()
         return int(folder.name.removeprefix("uverbs"))
 
-    def bind(self, function: str) -> None:
-        """Bind a function to the kernel driver."""
-        (self.root / "sys/bus/pci/drivers/efa" / function).symlink_to(self.root / "sys/bus/pci/devices" / function)
+    def bind(self, function: str, number: int | None = None) -> None:
+        """Bind a function to the kernel driver; its uverbs device gets the lowest free number unless one is given."""
+        if number is None:
+            number = next(free for free in range(len(self.functions)) if not self.file(free).exists())
+        (self.folder(function) / "infiniband" / rdma_name(function)).mkdir(parents=True)
+        self._write_uverbs(function, number)
+        make_link(self.root / DRIVER / function, f"../../devices/{function}")
 
     def unbind(self, function: str) -> None:
         """Unbind a function: its RDMA and uverbs devices go."""
         self.file(self.number_of(function)).unlink()
-        (self.root / "sys/bus/pci/drivers/efa" / function).unlink()
+        (self.root / DRIVER / function).unlink()
         for name in ("infiniband", "infiniband_verbs"):
             shutil.rmtree(self.folder(function) / name)
 
     def renumber(self, shift: int) -> None:
         """Load the kernel module again: each uverbs device gets another number."""
-        count = len(self.functions)
-        for number in range(count):
-            self.file(number).unlink()
-        for number, function in enumerate(self.functions):
+        functions = self.functions
+        for function in functions:
+            self.file(self.number_of(function)).unlink()
             shutil.rmtree(self.folder(function) / "infiniband_verbs")
-            self._write_uverbs(function, (number + shift) % count)
+        for number, function in enumerate(functions):
+            self._write_uverbs(function, (number + shift) % len(functions))
 
     def set_exclusive(self, is_exclusive: bool) -> None:
         """Set the network mode of RDMA devices."""
@@ -129,5 +142,6 @@ class EfaTree:
 def _make_device(path: Path, major: int, minor: int) -> None:
     try:
         os.mknod(path, 0o666 | 0o020000, os.makedev(major, minor))
+        path.chmod(0o666)  # whatever the umask is
     except PermissionError:
         path.write_bytes(b"")
