@@ -152,7 +152,7 @@ def started(place: Namespace, *objects: Obj) -> None:
 
 def inside(place: Namespace, name: str, script: str, container: str = "main") -> str:
     """Return what a script prints in a pod's container, errors included."""
-    return place.exec(name, "-c", container, "--", "sh", "-c", f"({script}) 2>&1; true")
+    return place.kubectl("exec", name, "--container", container, "--", "sh", "-c", f"({script}) 2>&1; true")
 
 
 def files(place: Namespace, name: str, container: str = "main") -> list[str]:
