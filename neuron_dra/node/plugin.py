@@ -165,6 +165,7 @@ class Plugin:
                 self.client,
                 self.node,
                 self.hardware,
+                self.device_plugin,
                 self.publisher_lock,
                 self.events,
                 self.metrics,

@@ -14,6 +14,7 @@ from typing import Any, Final
 from neuron_dra.core.efa import EfaReading
 from neuron_dra.gen.kubelet.podresources.v1 import podresources_pb2 as pb
 from neuron_dra.node.efa.managers import OtherManagers
+from neuron_dra.node.publish.coexistence import DevicePluginWatch
 from neuron_dra.node.timing import DEFAULT_TIMING
 from neuron_dra.settings import PluginSettings
 from tests.support.pod_resources import NoPods, PodResources
@@ -77,20 +78,36 @@ def pods(*, has_interface: bool) -> bytes:
     ).SerializeToString()
 
 
-def managers_of(settings: PluginSettings, node: Node) -> OtherManagers:
-    return OtherManagers(
+@dataclass
+class Looks:
+    """The looks of a node, as both loops take them."""
+
+    device_plugin: DevicePluginWatch
+    managers: OtherManagers
+
+    async def look(self) -> None:
+        await self.device_plugin.look()
+        await self.managers.look()
+
+
+def looks_of(settings: PluginSettings, node: Node) -> Looks:
+    device_plugin = DevicePluginWatch(settings, lambda: None)
+    managers = OtherManagers(
         settings,
         node,  # type: ignore[arg-type]  # it has the attributes that are read
         node,  # type: ignore[arg-type]
+        device_plugin,
         lambda: node.slice_names,
         lambda: None,
         DEFAULT_TIMING.publish,
     )
+    return Looks(device_plugin, managers)
 
 
 async def test_each_combination_of_signs_is_seen_in_one_look(short_path: Path) -> None:
     settings, node = settings_of(short_path), Node()
-    managers = managers_of(settings, node)
+    looks = looks_of(settings, node)
+    managers = looks.managers
     combinations = [
         frozenset(signs) for count in range(len(SIGNS) + 1) for signs in itertools.combinations(SIGNS, count)
     ]
@@ -101,16 +118,18 @@ async def test_each_combination_of_signs_is_seen_in_one_look(short_path: Path) -
             node.show(signs)
             kubelet.body = pods(has_interface="pod" in signs)
             with served(short_path, signs):
-                await managers.look()
+                await looks.look()
                 assert bool(managers.why()) == bool(signs), (signs, managers.why())
+                assert managers.why_now(node.reading) == managers.why()
                 assert bool(managers.dranet) == bool(signs & DRANET), signs
 
 
 async def test_pods_count_while_the_kubelet_does_not_answer(short_path: Path) -> None:
     settings, node = settings_of(short_path), Node()
-    managers = managers_of(settings, node)
+    looks = looks_of(settings, node)
+    managers = looks.managers
     async with PodResources(NoPods(), Path(settings.kubelet_pod_resources_socket)) as kubelet:
         kubelet.body = pods(has_interface=True)
-        await managers.look()
-    await managers.look()
+        await looks.look()
+    await looks.look()
     assert "pod ml/theirs on node node-a has EFA interfaces" in managers.why()

@@ -65,6 +65,8 @@ class EfaAdmission:
             reading = self._hardware.read_now()
         except OSError as err:
             raise ClaimError(f"claim {claim.ref}: the EFA interfaces of the node cannot be read: {err}") from err
+        if why := self._managers.why_now(reading):
+            raise ClaimError(f"claim {claim.ref}: {why}")
         return efa.decide(
             claim,
             node_name=self._settings.node_name,

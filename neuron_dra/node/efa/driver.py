@@ -47,6 +47,7 @@ from neuron_dra.node.prepare.recovery import Recovery
 from neuron_dra.node.prepare.rediscovery import KubeletList, Rediscovery
 from neuron_dra.node.prepare.store import Store
 from neuron_dra.node.prepare.transactions import Transactions
+from neuron_dra.node.publish.coexistence import DevicePluginWatch
 from neuron_dra.node.publish.publisher_lock import PublisherLock
 from neuron_dra.node.publish.slice_publisher import SlicePublisher, checked
 from neuron_dra.node.signal import Signal
@@ -66,6 +67,7 @@ class SharedParts:
     client: KubeClient
     node: OwnNode
     hardware: Hardware
+    device_plugin: DevicePluginWatch
     lock: PublisherLock
     events: EventsAbout
     metrics: PluginMetrics
@@ -88,7 +90,13 @@ class InterfaceDriver:
             project=checked,
         )
         self.managers = OtherManagers(
-            settings, shared.node, self.hardware, self._slice_names, self.dirty.notify, timing.publish
+            settings,
+            shared.node,
+            self.hardware,
+            shared.device_plugin,
+            self._slice_names,
+            self.dirty.notify,
+            timing.publish,
         )
         self.claims = EfaClaimReader(shared.client, settings.node_name, timing.prepare)
         self.store = self._own_store()
@@ -157,7 +165,8 @@ class InterfaceDriver:
         return self._shared.hardware.node.spec or (catalogue.lookup(label) if label else None)
 
     def _slice_names(self) -> list[str]:
-        return [resource_slice["metadata"]["name"] for resource_slice in self.slices.items.values()]
+        # A copy, because a thread that commits a claim reads them too.
+        return [resource_slice["metadata"]["name"] for resource_slice in list(self.slices.items.values())]
 
     def _not_flushed(self, text: str) -> None:
         self._shared.events.post("Warning", "NeuronStateNotFlushed", text)

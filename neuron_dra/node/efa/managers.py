@@ -8,33 +8,40 @@ the kubelet calls the driver of a name that registered last, and DRANET prepared
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from neuron_dra.core import names, slices
 from neuron_dra.core.dra_driver import EFA
+from neuron_dra.core.efa import EfaReading
 from neuron_dra.core.in_use import ListedPod
 from neuron_dra.node.efa.hardware import EfaHardware
 from neuron_dra.node.own_node import OwnNode
-from neuron_dra.node.prepare import pod_resources
 from neuron_dra.node.publish import coexistence
+from neuron_dra.node.publish.coexistence import DevicePluginWatch
 from neuron_dra.node.timing import PublishTiming
 from neuron_dra.settings import PluginSettings
-
-log = logging.getLogger(__name__)
 
 RESOURCE: Final = "vpc.amazonaws.com/efa"
 DEVICE_PLUGIN_SOCKET: Final = "aws-efa-device-plugin.sock"
 AUTO: Final = "auto"
 
 
+@dataclass(frozen=True, slots=True)
+class _Sockets:
+    """The signs of other managers by their sockets; empty if no such socket answers."""
+
+    dranet: str = ""
+    device_plugin: str = ""
+
+
 class OtherManagers:
     """Looks for other managers of EFA interfaces; `then` is called when what was found changes.
 
     `slice_names` returns the names of all slices of this driver's name and this node. `looked` is set after a first
-    look that could see everything that it looks for.
+    look that could see everything that it looks for. The kubelet's pods are those that `device_plugin` lists.
     """
 
     def __init__(
@@ -42,6 +49,7 @@ class OtherManagers:
         settings: PluginSettings,
         node: OwnNode,
         hardware: EfaHardware,
+        device_plugin: DevicePluginWatch,
         slice_names: Callable[[], Iterable[str]],
         then: Callable[[], None],
         timing: PublishTiming,
@@ -49,27 +57,26 @@ class OtherManagers:
         self._registry = Path(settings.kubelet_registrar_directory_path)
         self._dranet_socket = Path(settings.kubelet_plugins_directory_path) / EFA.name / "dra.sock"
         self._device_plugin_socket = Path(settings.kubelet_device_plugins_directory_path) / DEVICE_PLUGIN_SOCKET
-        self._pod_resources = Path(settings.kubelet_pod_resources_socket)
         self._timing = timing
         self._node_name = settings.node_name
         self._node = node
         self._hardware = hardware
+        self._neuron_plugin = device_plugin
         self._slice_names = slice_names
         self._then = then
-        self._dranet = ""
-        self._device_plugin = ""
+        self._sockets = _Sockets()
         self._pods = ""
         self.looked = asyncio.Event()
+        device_plugin.on_pods(self._take_pods)
 
     async def look(self) -> None:
-        """Look once at sockets and pods; the rest is known from watches."""
-        before = (self._dranet, self._device_plugin, self._pods, self.looked.is_set())
-        self._dranet = await asyncio.to_thread(self._dranet_sign)
-        is_plugin_alive = await asyncio.to_thread(coexistence.accepts, self._device_plugin_socket)
-        self._device_plugin = f"its socket {DEVICE_PLUGIN_SOCKET} answers" if is_plugin_alive else ""
-        await self._list()
+        """Look once at sockets; the rest is known from watches, and from the kubelet's pods."""
+        await self._neuron_plugin.looked.wait()
+        sockets = await asyncio.to_thread(self._look_at_sockets)
+        is_changed = sockets != self._sockets or not self.looked.is_set()
+        self._sockets = sockets
         self.looked.set()
-        if (self._dranet, self._device_plugin, self._pods, True) != before:
+        if is_changed:
             self._then()
 
     async def run(self) -> None:
@@ -78,14 +85,15 @@ class OtherManagers:
             await asyncio.sleep(self._timing.device_plugin_s)
             await self.look()
 
-    async def _list(self) -> None:
-        """Find pods with interfaces of the device plugin. Without an answer, those of the last one count."""
-        try:
-            if await asyncio.to_thread(self._pod_resources.is_socket):
-                pods = await pod_resources.listed(self._pod_resources, self._timing.device_plugin_pods_s)
-                self._pods = _pods_with_interfaces(pods)
-        except (ConnectionError, OSError) as err:
-            log.warning("cannot look for pods with EFA interfaces of a device plugin", extra={"error": str(err)})
+    def _take_pods(self, pods: Iterable[ListedPod]) -> None:
+        """Find pods with interfaces of the device plugin. Without an answer of the kubelet, those of the last count."""
+        pods_before, self._pods = self._pods, _pods_with_interfaces(pods)
+        if self._pods != pods_before:
+            self._then()
+
+    def _look_at_sockets(self) -> _Sockets:
+        is_plugin_alive = coexistence.accepts(self._device_plugin_socket)
+        return _Sockets(self._dranet_sign(), f"its socket {DEVICE_PLUGIN_SOCKET} answers" if is_plugin_alive else "")
 
     def _dranet_sign(self) -> str:
         """Return the sign of a DRANET that runs: a socket under the driver's name, as this driver has none."""
@@ -100,19 +108,32 @@ class OtherManagers:
     @property
     def dranet(self) -> str:
         """The sign of DRANET on this node; empty if there is none."""
-        if self._dranet:
-            return self._dranet
+        return self._dranet(self._sockets)
+
+    def _dranet(self, sockets: _Sockets) -> str:
+        if sockets.dranet:
+            return sockets.dranet
         foreign_names = [name for name in self._slice_names() if not slices.is_ours(name, self._node_name, EFA.name)]
         return f"ResourceSlice {min(foreign_names)} is its" if foreign_names else ""
 
     def why(self) -> str:
         """Return why this driver stands down, and what to do; empty if it does not."""
-        if sign := self.dranet:
+        return self._why(self._sockets, self._hardware.reading)
+
+    def why_now(self, reading: EfaReading) -> str:
+        """Look at the sockets again, and return why this driver stands down; `reading` is of this moment. Blocks.
+
+        Called in a thread before a claim is committed: another manager may have appeared since the last look.
+        """
+        return self._why(self._look_at_sockets(), reading)
+
+    def _why(self, sockets: _Sockets, reading: EfaReading) -> str:
+        if sign := self._dranet(sockets):
             return (
                 f"DRANET manages the EFA interfaces of node {self._node_name} ({sign}); keep one of the two drivers "
                 "off this node, and drain it before (docs/efa.md)"
             )
-        offer = self._device_plugin or self._offer()
+        offer = sockets.device_plugin or self._offer()
         if offer:
             return (
                 f"the EFA device plugin manages the EFA interfaces of node {self._node_name} ({offer}); keep it off "
@@ -127,7 +148,7 @@ class OtherManagers:
             return (
                 f"EKS Auto Mode manages the EFA interfaces of node {self._node_name}, and has its own driver for them"
             )
-        if self._hardware.reading.is_exclusive:
+        if reading.is_exclusive:
             return (
                 f"RDMA devices of node {self._node_name} belong to one network namespace (netns_mode is exclusive), so "
                 "pods cannot use an interface by its file; set it to shared with rdma system set netns shared"

@@ -12,7 +12,7 @@ import contextlib
 import logging
 import socket
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -58,6 +58,11 @@ class DevicePluginWatch:
         self.pods: tuple[str, ...] = ()
         self.unlisted = ""
         self.looked = asyncio.Event()  # set after the first look
+        self._readers: list[Callable[[Sequence[ListedPod]], None]] = []
+
+    def on_pods(self, reader: Callable[[Sequence[ListedPod]], None]) -> None:
+        """Call `reader` with each list of the kubelet's pods: a list may be long, and all look for the same."""
+        self._readers.append(reader)
 
     async def look(self) -> None:
         """Look once; call `then` if the result differs."""
@@ -90,6 +95,8 @@ class DevicePluginWatch:
             return
         self.unlisted = ""
         self.pods = pods_of_a_device_plugin(pods)
+        for reader in self._readers:
+            reader(pods)
 
     def why(self, node: Mapping[str, Any] | None) -> str:
         """Return the evidence of a device plugin or its pods, and what to do; empty if there is none."""
