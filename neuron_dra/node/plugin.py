@@ -375,13 +375,9 @@ class Plugin:
             reasons.append(self.publishing.state.error)
         elif self.publisher_lock.holding and self.publishing.state.result is None:
             reasons.append("slices are not published yet")
-        if self.prepared.damaged is not None:
-            waits = f", which waits: {self.prepared.rebuild_waits}" if self.prepared.rebuild_waits else ""
-            reasons.append(f"the checkpoint is being rebuilt{waits}")
-        if self.prepared.unreadable is not None:
-            reasons.append(f"the node's state cannot be read or written: {self.prepared.unreadable}")
-        if self.prepared.unflushed is not None:
-            reasons.append(f"the disk did not keep what was written: {self.prepared.unflushed}")
+        reasons += self.prepared.problems()
+        if self.efa is not None:
+            reasons += [f"EFA interfaces: {problem}" for problem in self.efa.prepared.problems()]
         return "; ".join(reasons)
 
     async def _repair(self) -> None:

@@ -225,14 +225,16 @@ def timing() -> PluginTiming:
     return quicker(DEFAULT_TIMING, prepare={"repair_s": 0.05})
 
 
+@pytest.mark.parametrize("folder", [".", "efa"], ids=["neuron", "efa"])
 async def test_plugin_is_not_ready_while_its_state_can_be_neither_read_nor_written(
-    api: EmbeddedApi, host: PluginHost
+    folder: str, api: EmbeddedApi, host: PluginHost
 ) -> None:
     files = BadBlocks()
-    async with host.running(files=files) as plugin:
+    async with host.running(files=files, efa_interfaces=folder == "efa") as plugin:
         await eventually(lambda: plugin.publish_state.result is not None)
+        await eventually(lambda: slots.paths(host.data / folder))
         files.takes_writes = False
-        for path in slots.paths(host.data):
+        for path in slots.paths(host.data / folder):
             files.spoil(path)
         await eventually(lambda: "state cannot be read or written: [Errno 30]" in plugin.why_not_ready())
         files.takes_writes = True

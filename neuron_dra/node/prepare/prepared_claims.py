@@ -40,6 +40,18 @@ class PreparedClaims:
         self.order = asyncio.Lock()
         self.worker = Worker("claims")
 
+    def problems(self) -> list[str]:
+        """Return what is wrong with the claims on the disk: while there is anything, the plugin is not ready."""
+        texts = []
+        if self.damaged is not None:
+            waits = f", which waits: {self.rebuild_waits}" if self.rebuild_waits else ""
+            texts.append(f"the checkpoint is being rebuilt{waits}")
+        if self.unreadable is not None:
+            texts.append(f"the node's state cannot be read or written: {self.unreadable}")
+        if self.unflushed is not None:
+            texts.append(f"the disk did not keep what was written: {self.unflushed}")
+        return texts
+
     async def open(self) -> None:
         """Read the checkpoint. A damaged one sets `damaged`. Raises OSError."""
         try:
