@@ -6,6 +6,7 @@ of an interface sees ENXIO if it may use it, and EPERM if it may not.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 import yaml
 
 from hack.bed.deployed import DATA, neurons, prepared
+from hack.bed.errors import BedError
 from hack.bed.real_cluster import IMAGE, REPOSITORY, BedNode, Namespace, TestBed, eventually
 from neuron_dra.core import catalogue, cdi, checkpoint, efa, names
 from neuron_dra.core.dra_driver import EFA
@@ -322,9 +324,15 @@ def test_container_restarts_with_the_new_numbers(node_a: BedNode, namespace: Nam
     assert files(namespace, "second") == after
 
 
+def end_container(place: Namespace, name: str) -> None:
+    """End the main container of a pod."""
+    with contextlib.suppress(BedError):  # the command may end with its container
+        inside(place, name, "kill 1")
+
+
 def restarted(place: Namespace, name: str) -> None:
     """End the main container of a pod, and wait until it runs again."""
-    inside(place, name, "kill 1")
+    end_container(place, name)
     eventually(f"pod {name} is restarted", lambda: place.restarts(name) > 0, SEEN_S)
     place.wait_ready(name)
 
@@ -358,7 +366,7 @@ def test_lost_interface_starts_no_container_until_it_returns(node_a: BedNode, na
     node_a.break_("interface", number)
     eventually("it is published as lost", lambda: unhealthy(node_a) == {lost: "missing"}, SEEN_S)
 
-    inside(namespace, "holder", "kill 1")
+    end_container(namespace, "holder")
     refused = "is-unusable"
     eventually("no container starts with it", lambda: refused in " ".join(namespace.events("holder")), SEEN_S)
     started(namespace, claim("rest", 15), pod("rest", node_a, "rest"))
