@@ -24,16 +24,14 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from neuron_dra.api.objects import healthy_node
-from neuron_dra.core import cdi
 from neuron_dra.core.checkpoint import SLOTS
 from neuron_dra.core.claims import AllocatedDevice, Claim, ClaimRef, PreparedClaim
-from neuron_dra.core.decision import decide
 from neuron_dra.errors import ClaimError, NotFound
 from neuron_dra.node.metrics import PluginMetrics
 from neuron_dra.node.prepare import recovery
 from neuron_dra.node.prepare.prepared_claims import PreparedClaims
 from neuron_dra.node.prepare.transactions import Transactions
+from tests.support.claim_paths import EFA_PATH, NEURON_PATH, ClaimPath
 from tests.support.faulty_files import (
     DISK_ERRORS,
     FaultyFiles,
@@ -45,14 +43,9 @@ from tests.support.finds import finds
 from tests.support.single_store import SingleStore
 from tests.support.timings import IMPATIENT, quicker
 
-NODE = healthy_node("trn2.48xlarge")
 NAMES = ("a", "b", "c", "d")
 DEVICES = range(4)
 LONG = bool(os.environ.get("NEURON_DRA_LONG"))
-
-
-def decided(wanted: Claim, held: list[PreparedClaim]) -> PreparedClaim:
-    return decide(wanted, node_name="node", node=NODE, held=held, device_files=cdi.DeviceFiles(), prepared_at="then")
 
 
 async def known() -> None:
@@ -65,13 +58,14 @@ HURRIED = quicker(IMPATIENT, rebuild_retry_s=(0.001, 0.01))
 class Api:
     """Claims by name, with invalid allocations: a device may be in several."""
 
-    def __init__(self) -> None:
+    def __init__(self, path: ClaimPath) -> None:
+        self._path = path
         self.claims: dict[str, Claim] = {}
         self._made = 0
 
     def put(self, name: str, devices: frozenset[int]) -> None:
         self._made += 1
-        allocated = tuple(AllocatedDevice("r", "node", f"neuron-device-{number}") for number in sorted(devices))
+        allocated = tuple(AllocatedDevice("r", "node", self._path.devices[number]) for number in sorted(devices))
         self.claims[name] = Claim(ClaimRef("ml", name, f"{name}-{self._made}"), allocated)
 
     async def fetch(self, ref: ClaimRef) -> Claim:
@@ -131,6 +125,8 @@ class Container:
 class Node(RuleBasedStateMachine):
     """The kubelet, which keeps all results, with one or two plugins on one disk."""
 
+    path = NEURON_PATH
+
     def __init__(self) -> None:
         super().__init__()
         logging.disable()
@@ -139,14 +135,15 @@ class Node(RuleBasedStateMachine):
             prefix="nd", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None
         )
         self.data, self.cdi_root = Path(self.folder.name, "data"), Path(self.folder.name, "cdi")
-        self.api, self.boot = Api(), 1
+        self.api, self.boot = Api(self.path), 1
         self.processes: list[Process] = []
         self.running: dict[ClaimRef, Container] = {}
         self.asked: set[ClaimRef] = set()  # not unprepared yet; the kubelet will do so
         self.given_back: set[ClaimRef] = set()
         self.doubtful: set[ClaimRef] = set()  # unprepared, still allocated, and its checkpoint is lost
 
-    decide = staticmethod(decided)
+    def decide(self, wanted: Claim, held: list[PreparedClaim]) -> PreparedClaim:
+        return self.path.decide(wanted, held, node_name="node")
 
     def teardown(self) -> None:
         """After all claims are unprepared, all devices can be prepared."""
@@ -219,11 +216,11 @@ class Node(RuleBasedStateMachine):
     def start(self) -> None:
         """Start the first plugin, one after a crash, or a second one beside the first."""
         files = FaultyFiles()
-        store = SingleStore(self.data, self.cdi_root, f"boot-{self.boot}", files)
+        store = SingleStore(self.data, self.cdi_root, f"boot-{self.boot}", files, driver=self.path.driver)
         transactions = Transactions(PreparedClaims(store), Admitting(self), timing=HURRIED)
         rebuild = recovery.Recovery(
             transactions.prepared,
-            finds(self.api, self.decide, node_name="node"),
+            finds(self.api, self.decide, node_name="node", path=self.path),
             known,
             PluginMetrics(),
             HURRIED,
@@ -265,7 +262,7 @@ class Node(RuleBasedStateMachine):
         held = process.transactions.prepared.claims
         for ref, container in self.running.items():
             if not held[ref.uid].adopted:  # the file is the only trace of an adopted claim
-                path = self.cdi_root / cdi.file_name(ref.uid)
+                path = self.cdi_root / self.path.file_name(ref.uid)
                 path.unlink(missing_ok=True)
                 for _ in range(2):  # the disk may fail once
                     self.do(process, process.transactions.prepared.repair())
@@ -295,9 +292,9 @@ class Node(RuleBasedStateMachine):
         result = self.call(number, "prepare", ref)
         if not isinstance(result, PreparedClaim):
             return
-        devices = frozenset(number for device in result.devices for number in device.device_ids)
+        devices = self.path.numbers(result)
         answer = replace(result, doubtful=False)  # internal state, which the kubelet does not get
-        prepared = Container(devices, answer, (self.cdi_root / cdi.file_name(ref.uid)).read_bytes())
+        prepared = Container(devices, answer, (self.cdi_root / self.path.file_name(ref.uid)).read_bytes())
         assert self.running.setdefault(ref, prepared) == prepared, "another result for the same claim"
 
     @precondition(lambda self: self.processes and self.asked)
@@ -313,6 +310,12 @@ class Node(RuleBasedStateMachine):
     def no_device_has_two_owners(self) -> None:
         held = sorted(number for container in self.running.values() for number in container.devices)
         assert len(held) == len(set(held)), f"devices {held} of {sorted(map(str, self.running))}"
+
+
+class EfaNode(Node):
+    """The same with EFA interfaces."""
+
+    path = EFA_PATH
 
 
 @pytest.fixture(autouse=True)
@@ -339,18 +342,18 @@ def walk(node: type[Node], walks: int, steps: int, *, always_the_same: bool = no
 @pytest.mark.timeout(600)
 @pytest.mark.contract("P13")
 @pytest.mark.contract("P2")
-def test_no_device_has_two_holders(record_property: Callable[[str, str], None]) -> None:
+@pytest.mark.parametrize("node", [Node, EfaNode], ids=["neuron", "efa"])
+def test_no_device_has_two_holders(node: type[Node], record_property: Callable[[str, str], None]) -> None:
     walks, steps = (1000, 60) if LONG else (200, 40)
-    record_property("covered", f"one owner: {walks} random walks of up to {steps} steps")
-    walk(Node, walks, steps)
+    record_property("covered", f"one owner, {node.path.driver.name}: {walks} random walks of up to {steps} steps")
+    walk(node, walks, steps)
 
 
 class Forgetful(Node):
     """Its plugins do not check the holder of a device."""
 
-    @staticmethod
-    def decide(wanted: Claim, held: list[PreparedClaim]) -> PreparedClaim:
-        return decided(wanted, [])
+    def decide(self, wanted: Claim, held: list[PreparedClaim]) -> PreparedClaim:
+        return super().decide(wanted, [])
 
 
 def test_walk_finds_a_missing_device_check() -> None:

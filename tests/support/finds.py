@@ -7,9 +7,9 @@ from typing import Any
 
 from neuron_dra.core.claims import Claim, PreparedClaim
 from neuron_dra.core.evidence import Listing
-from neuron_dra.node.prepare import rediscovery
 from neuron_dra.node.prepare.rediscovery import Rediscovery
 from neuron_dra.node.prepare.store import Decide
+from tests.support.claim_paths import NEURON_PATH, ClaimPath
 
 
 class ListedBy:
@@ -26,7 +26,7 @@ class ListedBy:
 
 def adopted(claim: Claim) -> PreparedClaim:
     """Return a claim for devices `neuron-device-N`, adopted."""
-    return rediscovery.adopted(claim, lambda name: (int(name.removeprefix("neuron-device-")),))
+    return NEURON_PATH.adopted(claim)
 
 
 def finds(
@@ -36,6 +36,7 @@ def finds(
     node_name: str = "a",
     kubelet: ListedBy | None = None,
     is_offered: Callable[[str], bool] = lambda name: True,
+    path: ClaimPath = NEURON_PATH,
 ) -> Rediscovery:
     """Return one for a node that offers every device, unless the test says otherwise."""
-    return Rediscovery(node_name, claims, decide, adopted, kubelet or ListedBy(), is_offered)
+    return Rediscovery(node_name, claims, decide, path.adopted, kubelet or ListedBy(), is_offered, path.driver)
