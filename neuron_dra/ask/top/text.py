@@ -225,6 +225,11 @@ def _notes(samples: Mapping[str, Sample], shown: Sequence[Usage]) -> list[str]:
             "unknown: the counters of a device that a pod holds did not move, which does not show that it is idle; or "
             "its pod changed between the readings."
         )
+    if shown and not any(row.cores for row in shown):
+        notes.append(
+            "-: the nodes have no counters of cores. Either draDriver.deviceCounters is not cores, or the nodes are "
+            "simulated ones, as in the demo, where no process uses the devices."
+        )
     older = sorted({sample.driver_version for sample in samples.values() if not sample.is_live} - {""})
     if older:
         notes.append(
