@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
     from neuron_dra.ask.read import manifests
     from neuron_dra.ask.read.snapshot import build, key_of
     from neuron_dra.ask.render import terminal
-    from neuron_dra.ask.simulate import annotated, reservations, simulation
+    from neuron_dra.ask.simulate import annotated, reservations, rewritten, simulation
     from neuron_dra.ask.world import server, unseen
     from neuron_dra.ask.world.world import World
 
@@ -92,11 +92,13 @@ def run(args: argparse.Namespace) -> int:
     daemons: list[Wire] = []
     for daemon in expanded.daemons:
         daemons += simulation.on_each_node(checked.objects[key_of(daemon)], snapshot)
-    pods = [*daemons, *(checked.objects[key_of(pod)] for pod in expanded.pods)]
+    policy_pods = [rewritten.pod(snapshot, checked.objects[key_of(pod)]) for pod in expanded.pods]
+    pods = [*daemons, *policy_pods]
     rules = _rules(args, snapshot)
     daemon_keys = {key_of(daemon) for daemon in expanded.daemons}
     added = [raw_object for key, raw_object in checked.objects.items() if key not in daemon_keys]
-    world = World(snapshot.changed([*added, *daemons, *reserved.objects]), proposes=False, rules=rules)
+    stored = [*added, *daemons, *reserved.objects, *policy_pods]
+    world = World(snapshot.changed(stored), proposes=False, rules=rules)
     trial = simulation.Simulation(world)
     outcomes = trial.run(pods)
     notes = [

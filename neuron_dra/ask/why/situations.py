@@ -11,7 +11,7 @@ from functools import partial
 from typing import Final
 
 from neuron_dra.ask.render.findings import Finding
-from neuron_dra.ask.why import autoscaled, conditions
+from neuron_dra.ask.why import autoscaled, conditions, sizes
 from neuron_dra.ask.why.conditions import Case, Details, Pairs, Tried
 from neuron_dra.ask.world import events
 from neuron_dra.ask.world.world import World
@@ -140,7 +140,10 @@ OF_CLAIMS: Final[tuple[PodSituation | Several, ...]] = (
         "DevicePluginLimits",
         conditions.unserved,
         "it requests {resource}, which no node offers: the manifest is for the Neuron device plugin",
-        lambda case, details: (("rewrite", f"{program.NAME} migrate FILE"),),
+        lambda case, details: (
+            ("rewrite", f"{program.NAME} migrate FILE"),
+            *sizes.rewriting(case.world, case.pod, details["resource"]),
+        ),
     ),
     CLASS_MISSING,
 )

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
+from neuron_dra.ask.read.pod_views import PodView
 from neuron_dra.ask.render import words
 from neuron_dra.ask.render.findings import ProposedChange
 from neuron_dra.ask.why import trials
@@ -16,6 +17,7 @@ from neuron_dra.core.wire import Obj, Wire
 
 _SIZED: Final = re.compile(rf"(?P<kind>connected|cores)-(?P<size>\d{{1,4}})\.{re.escape(names.DRIVER)}")
 _TRIED: Final = 8
+LABEL: Final = "neuron.aws.com/rewrite-limits"
 
 
 def amount(class_name: str, count: int) -> str:
@@ -76,3 +78,14 @@ def _with_limit(pod: Wire, class_name: str, name: str) -> Wire:
 
 def _renamed(amounts: Wire, old: str, new: str) -> Obj:
     return {new if name == old else name: number for name, number in amounts.items()}
+
+
+def rewriting(world: World, pod: Wire, resource: str) -> tuple[tuple[str, str], ...]:
+    """Return the fact that a policy rewrites a limit of the device plugin, if there is a class of this size."""
+    kind = "cores" if resource.endswith("core") else "connected"
+    name = f"{kind}-{demand.limits(pod).get(resource, 0)}.{names.DRIVER}"
+    if name not in world.classes:
+        return ()
+    namespace = PodView.of(pod).metadata.namespace or "default"
+    text = f"while namespace {namespace} has the label {LABEL}=true, a policy writes {name} into new pods"
+    return (("or", text),)
