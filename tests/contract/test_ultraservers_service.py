@@ -29,9 +29,9 @@ from neuron_dra.emulation.embedded_api import EmbeddedApi
 from neuron_dra.gen.neuron.ultraserver.v1 import ultraservers_pb2 as pb
 from neuron_dra.gen.neuron.ultraserver.v1 import ultraservers_pb2_grpc
 from neuron_dra.kube.config import KubeConfig
+from neuron_dra.planner.rehearsal import tagged_slice
 from tests.support.built_tools import GRPCURL, needs
 from tests.support.controller_passes import passes
-from tests.support.tagged_slice import tagged_slice
 from tests.support.waiting import eventually
 
 SERVICE = "neuron.ultraserver.v1.UltraServers"
@@ -115,7 +115,7 @@ def tag_slices(api: EmbeddedApi) -> None:
     for item in api.objects("resourceslices"):
         new = tagged_slice(item, members.get(item["spec"]["nodeName"]))
         if new["spec"] != item["spec"]:
-            api.replace(new)
+            api.replace(dict(new))
 
 
 def state(api: EmbeddedApi, name: str) -> str:

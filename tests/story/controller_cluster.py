@@ -16,8 +16,8 @@ from neuron_dra.core.ultraserver import NAMESPACE
 from neuron_dra.core.wire import Obj
 from neuron_dra.emulation.embedded_api import EmbeddedApi
 from neuron_dra.kube.config import KubeConfig
+from neuron_dra.planner.rehearsal import tagged_slice
 from tests.support.controller_timings import NO_PORTS
-from tests.support.tagged_slice import tagged_slice
 
 ClusterT = TypeVar("ClusterT", bound="Cluster")
 
@@ -99,7 +99,7 @@ class Cluster:
             if name not in self.silent:
                 new = tagged_slice(item, members.get(name), occupied=name in busy)
                 if new["spec"] != item["spec"]:
-                    self.api.replace(new)
+                    self.api.replace(dict(new))
 
     def submit(self, name: str, *, size: int = 4, count: int = 2, **meta: Any) -> Obj:
         """Create a workload, with `meta` in its metadata."""

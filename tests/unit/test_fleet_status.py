@@ -279,6 +279,7 @@ def test_spares_are_shown_and_no_new_workload_gets_them(tmp_path: Path, capsys: 
     """36, number 3."""
     own = servers(2)
     own[1]["status"]["conditions"] = [{"type": "Spare", "status": "True", "reason": "KeptFree", "message": "kept"}]
+    own[1]["spec"]["instanceType"] = "trn2u.48xlarge"
     file = snapshot(tmp_path, [*groups(2), *own])
     assert "us-1 trn2u.48xlarge 4 spare" in ask(capsys, "status", "--snapshot", file).text
     assert ask(capsys, "topology", "--snapshot", file).out.count("spare\n") == 4
@@ -293,7 +294,8 @@ def test_spares_are_shown_and_no_new_workload_gets_them(tmp_path: Path, capsys: 
         "containers: [{name: a, image: a, resources: {claims: [{name: a}]}}]}\n"
     )
     said = ask(capsys, "simulate", "-f", str(manifest), "--snapshot", file).text
-    assert "2 groups of 4 nodes wanted, and 1 free; 4 nodes are spares, kept for groups that must move" in said
+    assert "needs 2 x 4 trn2u.48xlarge nodes; 1 of 2 groups of 4 are free: short of 4 nodes" in said
+    assert "settings of the UltraServer controller: spares 1 x trn2u.48xlarge, else the defaults" in said
 
 
 def result_of(server: int, verdict: str = "Passed", **more: object) -> Obj:

@@ -174,22 +174,22 @@ def test_workload_without_enough_ultraservers_is_named(capsys: pytest.CaptureFix
     file = "deploy/examples/ultraservers/all-reduce-job.yaml"
     found = ask(capsys, "simulate", file, "--fleet", "1 x ultraserver trn2u.48xlarge")
     assert (found.code, "0 of 8 pods run" in found.text) == (1, True), found.text
-    assert "not reserved: 2 groups of 4 nodes wanted, and 1 free" in found.text
+    assert "not reserved: needs 2 x 4 trn2u.48xlarge nodes; 1 of 2 groups of 4 are free" in found.text
 
 
 def test_workload_of_a_type_that_the_fleet_lacks_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     file = "deploy/examples/ultraservers/leaderworkerset.yaml"
     found = ask(capsys, "simulate", file, "--fleet", "4 x ultraserver trn2u.48xlarge")
-    assert "2 groups of 4 nodes wanted, and 0 free: there is no node of type trn3.48xlarge" in found.text
+    assert "here are of type trn2u.48xlarge" in found.text
 
 
 @pytest.mark.parametrize(
     ("field", "why"),
     [
-        ("topologySize: 3", "spec.topologySize is 3: write 1, 2 or 4"),
-        ("serverCount: -1", "spec.serverCount is -1: write 1 to 1024"),
-        ("serverCount: 0", "spec.serverCount is 0: write 1 to 1024"),
-        ("serverCount: 20000000", "spec.serverCount is 20000000: write 1 to 1024"),
+        ("topologySize: 3", "spec.topologySize is 3, spec.serverCount 2: write 1, 2 or 4 nodes for each group"),
+        ("serverCount: -1", "spec.topologySize is 4, spec.serverCount -1: write 1, 2 or 4 nodes"),
+        ("serverCount: 0", "spec.topologySize is 4, spec.serverCount 0: write 1, 2 or 4 nodes"),
+        ("serverCount: 20000000", "spec.topologySize is 4, spec.serverCount 20000000: write 1, 2 or 4 nodes"),
     ],
 )
 def test_workload_that_the_api_server_refuses_reserves_nothing(

@@ -29,7 +29,7 @@ from neuron_dra.planner.decisions.actions import (
 from neuron_dra.planner.observed import decode
 from neuron_dra.planner.observed.model import API_VERSION, FINALIZER, FleetSnapshot, Turn
 from neuron_dra.planner.plan.planning import DEFAULT_LIMITS, Limits, plan
-from tests.support.tagged_slice import tagged_slice
+from neuron_dra.planner.rehearsal import tagged_slice
 
 START = datetime.datetime(2026, 3, 1, 12, 0, tzinfo=datetime.UTC)
 
@@ -187,7 +187,7 @@ class World:
             if node not in self.silent:
                 new = tagged_slice(item, members.get(node), occupied=node in busy)
                 if new["spec"] != item["spec"]:
-                    self.put(new)
+                    self.put(dict(new))
 
     def write(self, action: Action) -> None:
         """Apply an action as the API server does; reject a stale resourceVersion."""

@@ -165,6 +165,11 @@ class WorkloadView(ObjectView, frozen=True):
     spec: UltraServerWorkloadSpec = UltraServerWorkloadSpec()
     status: ConditionedStatus = ConditionedStatus()
 
+    @property
+    def template_name(self) -> str:
+        """The ResourceClaimTemplate that the controller creates for it."""
+        return self.spec.resource_claim_template.name or self.metadata.name
+
 
 class UltraServerNode(ObjectView, frozen=True):
     """One node of a NeuronUltraServer."""

@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
     from neuron_dra.ask.read import manifests
     from neuron_dra.ask.read.snapshot import build, key_of
     from neuron_dra.ask.render import terminal
-    from neuron_dra.ask.simulate import annotated, reservations, rewritten, simulation
+    from neuron_dra.ask.simulate import annotated, reserved, rewritten, simulation
     from neuron_dra.ask.world import server, unseen
     from neuron_dra.ask.world.world import World
 
@@ -88,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
     snapshot = cluster_snapshot or _imagined(args, checked)
     annotated_jobs = annotated.workloads(expanded, snapshot)
     workloads = build([*expanded.workloads, *annotated_jobs.objects]).all("NeuronUltraServerWorkload")
-    reserved = reservations.reserve(workloads, snapshot, datetime.datetime.now(datetime.UTC))
+    reservations = reserved.reserve(workloads, snapshot, datetime.datetime.now(datetime.UTC), checked)
     daemons: list[Wire] = []
     for daemon in expanded.daemons:
         daemons += simulation.on_each_node(checked.objects[key_of(daemon)], snapshot)
@@ -97,15 +97,15 @@ def run(args: argparse.Namespace) -> int:
     rules = _rules(args, snapshot)
     daemon_keys = {key_of(daemon) for daemon in expanded.daemons}
     added = [raw_object for key, raw_object in checked.objects.items() if key not in daemon_keys]
-    stored = [*added, *daemons, *reserved.objects, *policy_pods]
-    world = World(snapshot.changed(stored), proposes=False, rules=rules)
-    trial = simulation.Simulation(world)
+    stored = [*added, *daemons, *reservations.objects, *policy_pods]
+    changed = snapshot.changed(stored, reservations.removed)
+    trial = simulation.Simulation(World(changed, proposes=False, rules=rules))
     outcomes = trial.run(pods)
     notes = [
         *expanded.notes,
         *(_without_interfaces(outcomes) if args.fleet else ()),
         *annotated_jobs.notes,
-        *reserved.notes,
+        *reservations.notes,
         *filter(None, [unseen.note(snapshot)]),
         *([OLD_NOTE] if rules.permutations else _faults(args)),
         *_unpredictable(outcomes, trial.world),

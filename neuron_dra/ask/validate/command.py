@@ -104,8 +104,7 @@ def _generated(file_manifests: Manifests) -> Iterator[str]:
 
     for reservation in file_manifests.workloads:
         workload = WorkloadView.of(reservation)
-        template = workload.spec.resource_claim_template.name or workload.metadata.name
-        yield f"{workload.metadata.namespace}/{template}"
+        yield f"{workload.metadata.namespace}/{workload.template_name}"
     # An annotated job may leave out the name of its template: it is one that its pods name.
     owners = set()
     for raw_object in file_manifests.raw:

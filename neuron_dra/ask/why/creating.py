@@ -128,8 +128,7 @@ def workload_of(world: World, pod: Wire, claim: PodClaim) -> WorkloadView | None
     namespace = PodView.of(pod).metadata.namespace
     for raw_workload in world.snapshot.all("NeuronUltraServerWorkload"):
         workload = WorkloadView.of(raw_workload)
-        template = workload.spec.resource_claim_template.name
-        if workload.metadata.namespace == namespace and template and template == claim.template_name:
+        if workload.metadata.namespace == namespace and workload.template_name == claim.template_name:
             return workload
     return None
 

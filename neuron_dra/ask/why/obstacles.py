@@ -302,7 +302,7 @@ def _workload_templates(world: World, pod: Wire, blocked: Sequence[Blocked]) -> 
         workload = world.snapshot.get("NeuronUltraServerWorkload", tag.workload_name, namespace)
         if tag.workload_namespace != namespace or workload is None:
             continue
-        name = WorkloadView.of(workload).spec.resource_claim_template.name
+        name = WorkloadView.of(workload).template_name
         text = f"if it belongs to workload {tag.workload}: resourceClaimTemplateName: {name}"
         for index, entry in enumerate(pod_view.spec.resource_claims):
             yield trials.attempt(world, pod, text, [_with_template(pod, index, entry.name, name)])

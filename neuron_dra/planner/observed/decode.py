@@ -330,8 +330,15 @@ def _requested_kind(item: Wire) -> str:
     return ""
 
 
-def snapshot(items: Iterable[Wire]) -> FleetSnapshot:
-    """Return the snapshot of a `kubectl get resourceslices,resourceclaims,nodes,nus,nusw,... -o yaml` list."""
+def snapshot(
+    items: Iterable[Wire],
+    fault_conditions: Sequence[node_conditions.FaultCondition] = node_conditions.DEFAULT,
+    block_annotation: str = capacity_block.ANNOTATION,
+) -> FleetSnapshot:
+    """Return the snapshot of a `kubectl get resourceslices,resourceclaims,nodes,nus,nusw,... -o yaml` list.
+
+    `fault_conditions` and `block_annotation` are those of `cluster_node`.
+    """
     by_kind: dict[str, list[Wire]] = {}
     for item in items:
         by_kind.setdefault(str(item.get("kind")), []).append(item)
@@ -345,7 +352,7 @@ def snapshot(items: Iterable[Wire]) -> FleetSnapshot:
     classes = [item["metadata"]["name"] for item in by_kind.get("DeviceClass", [])]
     return FleetSnapshot(
         published=slices.published_nodes(parts),
-        nodes=decoded("Node", cluster_node),
+        nodes=decoded("Node", lambda node: cluster_node(node, fault_conditions, block_annotation)),
         claims=tuple(uses),
         ultraservers=decoded("NeuronUltraServer", ultraserver),
         workloads=decoded("NeuronUltraServerWorkload", workload),
