@@ -39,7 +39,7 @@ from neuron_dra.planner.plan import room
 from neuron_dra.planner.plan.planning import DEFAULT_LIMITS, Limits, plan_of
 
 PLANS_AT_MOST: Final = 10_000
-"""A fleet settles in about ten plans, and one more for each few Nodes without labels. That it never does is an error."""
+"""A fleet settles in about ten plans, and one more for each few Nodes without labels. Never is an error."""
 LOOKS_AT_MOST: Final = 4
 """The waiting workloads for which room is looked for: a look costs more than a plan."""
 ULTRASERVER: Final = "NeuronUltraServer"

@@ -92,13 +92,11 @@ def run(args: argparse.Namespace) -> int:
     daemons: list[Wire] = []
     for daemon in expanded.daemons:
         daemons += simulation.on_each_node(checked.objects[key_of(daemon)], snapshot)
-    policy_pods = [rewritten.pod(snapshot, checked.objects[key_of(pod)]) for pod in expanded.pods]
-    pods = [*daemons, *policy_pods]
+    pods = [*daemons, *(rewritten.pod(snapshot, checked.objects[key_of(pod)]) for pod in expanded.pods)]
     rules = _rules(args, snapshot)
     daemon_keys = {key_of(daemon) for daemon in expanded.daemons}
     added = [raw_object for key, raw_object in checked.objects.items() if key not in daemon_keys]
-    stored = [*added, *daemons, *reservations.objects, *policy_pods]
-    changed = snapshot.changed(stored, reservations.removed)
+    changed = snapshot.changed([*added, *pods, *reservations.objects], reservations.removed)
     trial = simulation.Simulation(World(changed, proposes=False, rules=rules))
     outcomes = trial.run(pods)
     notes = [
