@@ -270,7 +270,7 @@ class Qualifications:
         due: dict[str, Sequence[tuple[Slot, str]]] = {}
         for qualification in qualifications.values():
             surveys[qualification.name] = survey.survey(index, qualification, now)
-            due[qualification.name] = survey.due(index, qualification, wanted_groups, now)
+            due[qualification.name] = survey.due(index, qualification, wanted_groups, now, self._limits.block_lead)
         self._surveyed = _Surveyed(now, index.version, uids, surveys, due)
         self._metrics.qualified([_figures(name, surveyed) for name, surveyed in surveys.items()])
         return self._surveyed

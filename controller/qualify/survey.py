@@ -99,19 +99,28 @@ def storm_with(surveyed: ResultSurvey, ultraserver: str, new: GroupResult) -> st
 
 
 def due(
-    index: FleetIndex, qualification: Qualification, wanted_groups: Iterable[WantedGroup], now: datetime.datetime
+    index: FleetIndex,
+    qualification: Qualification,
+    wanted_groups: Iterable[WantedGroup],
+    now: datetime.datetime,
+    lead: datetime.timedelta,
 ) -> list[tuple[Slot, str]]:
     """Return the free groups that should be tested, with their instance type, the most urgent first.
+
+    `lead`: EC2 may take instances back so long before the end of their capacity block.
 
     First those that workloads wait for, then those whose last test failed once, then those that were tested least
     recently. One that has a result is due again after the period; one of an earlier generation at once.
     """
     groups_in_demand = list(wanted_groups)
+    needed_until = now + qualification.timeout + lead
     due_slots: list[tuple[tuple[bool, bool, datetime.datetime, str, int], Slot, str]] = []
     for instance_type in qualification.instance_types:
         places = index.places(instance_type, qualification.size)
         for kind in KINDS:
             for slot in places.best(everywhere(kind)):
+                if slot.until is not None and slot.until < needed_until:
+                    continue  # such a test gets no nodes, and would be made in turn with the others for ever
                 group = index.group_by_name.get(slot.ultraserver)
                 result = None if group is None else of_slot(group.results, qualification, slot.nodes)
                 if result is None and group is not None and len(group.results) >= RESULTS_AT_MOST:

@@ -74,7 +74,9 @@ class Fleet:
         self.survey_s = 0.0
 
     def _survey(self) -> tuple[survey.ResultSurvey, list[Any]]:
-        return survey.survey(self.index, self.asked, self.now), survey.due(self.index, self.asked, (), self.now)
+        return survey.survey(self.index, self.asked, self.now), survey.due(
+            self.index, self.asked, (), self.now, DEFAULT_LIMITS.block_lead
+        )
 
     def test(self) -> float:
         """Let one test begin and end; return CPU seconds."""

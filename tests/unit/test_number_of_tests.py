@@ -12,6 +12,7 @@ from controller.qualify import model, survey
 from controller.qualify.model import Qualification
 from hack.bench.plan import NOW, fleet
 from neuron_dra.planner.fleet.fleet_index import FleetIndex
+from neuron_dra.planner.fleet.limits import DEFAULT_LIMITS
 from neuron_dra.planner.fleet.placement import Slot
 from neuron_dra.planner.observed import results
 from neuron_dra.planner.observed.results import RESULTS_AT_MOST, GroupResult
@@ -46,7 +47,7 @@ def test_period_has_at_most_one_test_for_each_group_and_qualification(qualificat
     tests: Counter[tuple[str, str]] = Counter()
     for hour in range(24):
         now = NOW + hour * HOUR
-        due = [(of, slot) for of in all_asked for slot, _ in survey.due(index, of, (), now)]
+        due = [(of, slot) for of in all_asked for slot, _ in survey.due(index, of, (), now, DEFAULT_LIMITS.block_lead)]
         for of, slot in due if together else due[:20]:
             tests[of.name, slot.nodes[0]] += 1
             store(index, slot, of, now)
@@ -59,7 +60,7 @@ def test_groups_are_tested_again_after_the_period() -> None:
     """The control."""
     index, of = fleet(NODES), asked(0)
     for day in range(3):
-        due = [slot for slot, _ in survey.due(index, of, (), NOW + day * 24 * HOUR)]
+        due = [slot for slot, _ in survey.due(index, of, (), NOW + day * 24 * HOUR, DEFAULT_LIMITS.block_lead)]
         assert len(due) == NODES
         for slot in due:
             store(index, slot, of, NOW + day * 24 * HOUR)

@@ -56,7 +56,7 @@ def seen(
     may_begin: int = 64,
 ) -> QualifyView:
     surveyed = survey.survey(index, asked, NOW)
-    due = survey.due(index, asked, wanted, NOW)
+    due = survey.due(index, asked, wanted, NOW, DEFAULT_LIMITS.block_lead)
     return QualifyView(
         index,
         {"nightly": asked},
@@ -314,3 +314,14 @@ def test_workload_that_waits_for_a_test_holds_nobody_back() -> None:
     world.submit("job", size=4)
     world.settle()
     assert world.state("job")[0] == "Allocated"
+
+
+def test_group_whose_capacity_block_ends_before_the_test_is_not_due() -> None:
+    """Seed 6026 of the fleet: the tests of such groups got no nodes, and the other groups were never tested."""
+    index = FleetIndex.of(three().snapshot())
+    ends_soon = NOW + ASKED.timeout + DEFAULT_LIMITS.block_lead - datetime.timedelta(seconds=1)
+    node = index.node_by_name["u0-0"]
+    index.put_node(node.name, replace(node, block_end=ends_soon))
+    index.refresh()
+    due_slots = [slot for slot, _ in survey.due(index, ASKED, (), NOW, DEFAULT_LIMITS.block_lead)]
+    assert [slot.ultraserver for slot in due_slots] == ["us-u1", "us-u2"]

@@ -17,6 +17,7 @@ from hack.bench.plan import NOW, fleet
 from hack.bench.ultraservers import ultraserver
 from neuron_dra.core.wire import Obj
 from neuron_dra.planner.fleet.fleet_index import FleetIndex
+from neuron_dra.planner.fleet.limits import DEFAULT_LIMITS
 from tests.unit.beside_scene import Decided, Scene, world
 from tests.unit.test_foreign_dependents import WITHOUT_OWNERS, Key, decided, dependents
 from tests.unit.test_qualification_costs import ASKED, Looking, store
@@ -157,7 +158,7 @@ def test_results_count_for_the_very_qualification(uid: str, *, is_its_own: bool)
     index = with_results_of(uid)
     groups = len(index.group_by_name)
     assert survey.survey(index, NEW, NOW).counts.fresh == (groups if is_its_own else 0)
-    assert len(survey.due(index, NEW, (), NOW)) == (0 if is_its_own else groups)
+    assert len(survey.due(index, NEW, (), NOW, DEFAULT_LIMITS.block_lead)) == (0 if is_its_own else groups)
     assert len([*forgotten(index, sources([NEW]))]) == (0 if is_its_own else groups)
 
 

@@ -396,8 +396,12 @@ class View:
 
     def shortage(self, count: int) -> Shortage:
         """Return why `count` more slots are not available."""
+        target = self.workload.target
+        if target is not None:
+            text = f"the group of {target.ultraserver} that it tests is not free, or its capacity block ends soon"
+            return Shortage(Reason.INSUFFICIENT_CAPACITY, text)
         free_count = most_of_a_kind(self.free().of_a_kind())
-        if free_count >= count and self.workload.target is None:
+        if free_count >= count:
             lasting_slots = self._free_that(self.lasts)
             lasting_count = most_of_a_kind(Counter(slot.kind for slot in lasting_slots))
             if lasting_count < count:
