@@ -241,6 +241,10 @@ async def test_each_view_can_be_used_by_all(browser: Browser, scheme: str) -> No
             await page.text(words)
             judged = await page.page.evaluate("axe.run()")
             found[view] = [(each["id"], each["nodes"][0]["html"][:200]) for each in judged["violations"]]
+        await page.page.keyboard.press("?")
+        await page.page.locator("#help").wait_for()
+        judged = await page.page.evaluate("axe.run()")
+        found["?"] = [(each["id"], each["nodes"][0]["html"][:200]) for each in judged["violations"]]
         assert {view: wrong for view, wrong in found.items() if wrong} == {}
 
 

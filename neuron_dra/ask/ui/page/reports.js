@@ -17,7 +17,12 @@ export function report(answer) {
 
 function facts(causeFacts) {
   if (!causeFacts.length) return null;
-  return make("dl", {}, causeFacts.map((fact) => [make("dt", {}, name(fact.name)), make("dd", {}, name(fact.text))]));
+  // Facts with one label follow each other; those without a label belong to the one before.
+  const isLabelled = (fact, number) => number === 0 || (fact.name && fact.name !== causeFacts[number - 1].name);
+  return make("dl", {}, causeFacts.map((fact, number) => [
+    isLabelled(fact, number) ? make("dt", {}, name(fact.name)) : null,
+    make("dd", {}, name(fact.text)),
+  ]));
 }
 
 /** Return a change that helps. */
