@@ -146,7 +146,7 @@ class ControllerSettings(WatcherSettings):
         capacity_block.name,
     )
     block_lead: datetime.timedelta = _duration("60m", "EC2 may take instances back this long before their block ends")
-    block_notice: datetime.timedelta = _duration("30m", "a workload is told of it this long before that")
+    block_notice: datetime.timedelta = _duration("30m", "workloads get the notice this long before that")
     outage_nodes: int = _setting(
         "3",
         "an outage, in which no failureStrategy acts, is at least this many nodes of UltraServers that are not Ready, "

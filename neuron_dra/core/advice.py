@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 _WAIT: Final = "wait; no action is needed"
-_FAULT: Final = "repair or replace the node; the failureStrategy of the workload decides the rest"
+_FAULT: Final = "repair or replace the node; the failureStrategy of the workload decides the next step"
 _LOST: Final = "wait with MigrateAffected or RestartAll; with NoOp, delete the workload, and create it again"
 _API_SERVER: Final = "read the API server's answer in the message, and correct the quota, the policy or the rights"
 _CRDS: Final = "apply the CRDs of this release: kubectl apply -f deploy/crds"
@@ -138,8 +138,8 @@ TO_DO: Final[Mapping[str, str]] = {
     "WorkloadNameTaken": "rename the job or the workload",
     "ReservationDiffers": "wait until the pods have ended; then the controller reserves the other nodes",
     "ReservationRejected": _API_SERVER,
-    "RefusedPodEvicted": "wait: its owner creates another pod",
-    "FormerClaimEvicted": "wait: its owner creates another pod",
+    "RefusedPodEvicted": "wait until its owner creates another pod",
+    "FormerClaimEvicted": "wait until its owner creates another pod",
     "NeuronNumberNotServed": "request a number that the message names",
     "NeuronOldLimits": "label the namespace neuron.aws.com/rewrite-limits=true, and create the pod again",
     "NeuronSchedulerMissing": "remove schedulerName from the pod, or start that scheduler",
@@ -166,7 +166,7 @@ TO_DO: Final[Mapping[str, str]] = {
     "NeuronDriverLeaving": "end the processes that have a device open, or reboot the node",
     "NeuronUltraserverBusy": "look at the other nodes of the UltraServer",
     "NeuronUltraserverModeEmpty": "update the kernel driver",
-    "NeuronMovedFacts": "update this driver to a release that knows the kernel driver",
+    "NeuronMovedFacts": "update this driver to a release that supports the kernel driver",
     "NeuronUnreadFacts": "update this driver, or go back to the earlier kernel driver",
     "NeuronUnexpectedDevice": "check the instance type of the node; update this driver",
     "NeuronMissingDevice": _HARDWARE,

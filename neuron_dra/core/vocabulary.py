@@ -42,7 +42,7 @@ CONDITIONS: Final = (
     Word(
         "EndsSoon",
         WORKLOAD,
-        "EC2 takes its nodes back soon; absent if the controller does not know the end of a capacity block",
+        "EC2 takes its nodes back soon; absent if no Node shows the end of a capacity block",
     ),
     Word(
         "SpecIncomplete",
@@ -164,7 +164,7 @@ REASONS: Final = (
         WORKLOAD,
         "Outage",
         {
-            "ManyNodesAway": "too many nodes are not Ready (--outage-nodes, --outage-percent): no pod is evicted",
+            "ManyNodesAway": "too many nodes are not Ready (--outage-nodes, --outage-percent), so no pod is evicted",
             "OutageIsOver": "enough nodes are Ready again",
         },
     ),
@@ -205,8 +205,8 @@ REASONS: Final = (
             "TestsRejected": "the API server rejects the workload or the pods of a test",
         },
     ),
-    *_reasons(ULTRASERVER, "CapacityBlockEnd", {"EndKnown": "the message has the times and the nodes"}),
-    *_reasons(ULTRASERVER, "Spare", {"KeptFree": "the message has the nodes"}),
+    *_reasons(ULTRASERVER, "CapacityBlockEnd", {"EndKnown": "the message shows the times and the nodes"}),
+    *_reasons(ULTRASERVER, "Spare", {"KeptFree": "the message shows the nodes"}),
     *_reasons(ULTRASERVER, "Ready, Degraded", _OF_ULTRASERVERS),
     *_reasons(
         ULTRASERVER,
@@ -255,16 +255,16 @@ EVENTS: Final = (
     Word(
         "InstanceTypeUnknown", "Job", "neither its annotation nor the node selector of its pods names an instance type"
     ),
-    Word("WorkloadExists", "Job", "a workload that a person made serves its template; nothing is reserved beside it"),
+    Word("WorkloadExists", "Job", "a workload that a person made serves its template, so the controller adds none"),
     Word("TemplateNameInUse", "Job", "the reservation of another job makes the template that its pods name"),
     Word("WorkloadNameTaken", "Job", "another workload has its name, which its reservation would have"),
     Word("NameTooLong", "Job", "its name is longer than the name of a workload may be"),
-    Word("ReservationDiffers", "Job", "it asks for other nodes than its pods use"),
+    Word("ReservationDiffers", "Job", "it requests other nodes than its pods use"),
     Word("JobKindUnreadable", "Namespace", "the controller cannot read jobs of a kind, so they reserve no nodes"),
     Word("ReservationRejected", "Job", "the API server rejects its reservation"),
     Word("CapacityBlockEnds", "Pod", "EC2 takes its node back within minutes"),
-    Word("RefusedPodEvicted", "Pod", "the controller evicted the pod: its node rejects it permanently"),
-    Word("FormerClaimEvicted", "Pod", "the controller evicted the pod: its claim was for an earlier workload"),
+    Word("RefusedPodEvicted", "Pod", "the controller evicted the pod, because its node rejects it permanently"),
+    Word("FormerClaimEvicted", "Pod", "the controller evicted the pod, because its claim was for an earlier workload"),
     Word("NeuronNumberNotServed", "Pod", "it waits for a number of devices or cores that no node serves"),
     Word("NeuronOldLimits", "Pod", "it waits for resources of the Neuron device plugin, which no node has"),
     Word("NeuronSchedulerMissing", "Pod", "it waits for a scheduler that handles no pods"),
@@ -285,7 +285,7 @@ EVENTS: Final = (
     Word(
         "NeuronEfaStandsDown",
         "Node",
-        "another program manages the node's EFA interfaces, so the driver publishes and prepares none",
+        "another program manages the node's EFA interfaces, so the driver does not publish or prepare them",
     ),
     Word(
         "NeuronPodsNotListed",
