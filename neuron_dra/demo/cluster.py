@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Final
 
 from neuron_dra.core import names
+from neuron_dra.core.dra_driver import EFA
 from neuron_dra.core.ultraserver import NAMESPACE
 from neuron_dra.core.wire import Obj
-from neuron_dra.demo import efa, installation
+from neuron_dra.demo import installation
 from neuron_dra.demo.processes import CONTROLLER, DemoError, Process
 from neuron_dra.demo.timing import DEFAULT_TIMING, DemoTiming
 from neuron_dra.emulation import simulated_node
@@ -25,6 +26,7 @@ from neuron_dra.emulation.embedded_api.history import Event
 from neuron_dra.emulation.pod_resources import PodResources
 from neuron_dra.emulation.scripted_kubelet import ScriptedKubelet
 from neuron_dra.emulation.scripted_node import ScriptedNode
+from neuron_dra.emulation.simulated_efa import EfaTree
 
 METRICS_PORT: Final = "8080"
 """The port of the DaemonSet's pods."""
@@ -40,7 +42,7 @@ class NodeSpec:
     driver_version: str = simulated_node.DEFAULT_DRIVER_VERSION
     ultraserver_node: int | None = None
     server_id: str | None = None
-    efa: bool = False  # a second driver publishes the EFA interfaces
+    efa: bool = False  # the plugin also publishes EFA interfaces
     connected_sets: bool = False  # the plugin also publishes connected sets and cores, which pods get by limits
 
 
@@ -75,7 +77,6 @@ class DemoNode:
         self.metrics = f"127.0.0.1:{_free_port()}"
         words = ("-m", "neuron_dra.cli", "plugin")
         self._plugin = Process(folder / "plugin.log", words, self._flags(), timing.stop_s)
-        self._efa = efa.EfaDriver(self._registry) if spec.efa else None
         self._stopped = False
 
     async def start(self) -> None:
@@ -87,13 +88,13 @@ class DemoNode:
             server_id=self.spec.server_id,
             driver_version=self.spec.driver_version,
         )
+        if self.spec.efa:
+            EfaTree.write(self.host, self.spec.instance_type)
         for folder in (self._registry, self._plugins, self.cdi):
             folder.mkdir(parents=True, exist_ok=True)
         await self._kubelet.start()
         await self.agent.start()
         await self._pods.start()
-        if self._efa is not None:
-            await self._efa.start()
         await self._plugin.start()
 
     @property
@@ -115,6 +116,7 @@ class DemoNode:
             "--kubelet-pod-resources-socket": self._pods_socket,
             "--metrics-bind-address": self.metrics,
             "--connected-sets": str(self.spec.connected_sets).lower(),
+            "--efa-interfaces": str(self.spec.efa).lower(),
         }
 
     async def registered(self, timeout_s: float) -> None:
@@ -132,8 +134,8 @@ class DemoNode:
 
     async def _known(self, timeout_s: float) -> None:
         await self._kubelet.registered(names.DRIVER, timeout_s)
-        if self._efa is not None:
-            await self._kubelet.registered(efa.DRIVER, timeout_s)
+        if self.spec.efa:
+            await self._kubelet.registered(EFA.name, timeout_s)
 
     def last_words(self) -> str:
         """Return the end of the plugin's log, for an error message."""
@@ -156,8 +158,6 @@ class DemoNode:
         await self._pods.stop()
         await self.agent.stop()
         await self._kubelet.stop()
-        if self._efa is not None:
-            await self._efa.stop()
 
 
 class Cluster:
@@ -175,7 +175,7 @@ class Cluster:
         await self.api.start()
         self.api.register_neuron_kinds()
         installation.apply(self.api)
-        self.api.apply(efa.device_class())
+        self.api.apply(installation.efa_class())
         for spec in self._specs:
             self.api.apply(installation.node_object(spec.name, spec.instance_type))
             self.nodes[spec.name] = DemoNode(spec, self._folder / spec.name, self.api.url, self.timing)
@@ -212,17 +212,19 @@ class Cluster:
         """Wait until every plugin is registered and has published. Raises DemoError after `timeout_s` seconds."""
         await asyncio.gather(*(node.registered(timeout_s) for node in self.nodes.values()))
 
+        expected = {(names.DRIVER, name) for name in self.nodes}
+        expected |= {(EFA.name, name) for name, node in self.nodes.items() if node.spec.efa}
+
         def all_published(slices: list[Obj]) -> bool:
-            return complete_nodes(slices) >= set(self.nodes)
+            return complete_pools(slices) >= expected
 
         try:
             await self.api.until("resourceslices", all_published, timeout_s=timeout_s)
         except TimeoutError:
-            missing = sorted(set(self.nodes) - complete_nodes(self.api.objects("resourceslices")))
-            raise DemoError(f"nothing published by {missing}: {self.nodes[missing[0]].last_words()}") from None
-        for node in self.nodes.values():
-            if node.spec.efa:
-                self.api.apply(efa.resource_slice(node.spec.name, node.spec.instance_type))
+            missing = sorted(expected - complete_pools(self.api.objects("resourceslices")))
+            texts = [f"{driver} of {node_name}" for driver, node_name in missing]
+            last_words = self.nodes[missing[0][1]].last_words() if missing else "published at the last moment"
+            raise DemoError(f"nothing published by {', '.join(texts)}: {last_words}") from None
 
     async def replace(self, name: str, timeout_s: float) -> None:
         """Start a new node with the name of a lost one, as an autoscaling group does."""
@@ -253,21 +255,21 @@ def temporary_folder() -> Path:
     return Path(tempfile.mkdtemp(prefix="nd-", dir="/tmp" if len(default) > LONGEST_SOCKET_FOLDER else None))
 
 
-def complete_nodes(slices: Sequence[Obj]) -> set[str]:
-    """Return the nodes whose pool of Neuron devices is complete.
+def complete_pools(slices: Sequence[Obj]) -> set[tuple[str, str]]:
+    """Return driver and node of the pools that are complete and have devices.
 
     A node with connected sets writes several slices, one after the other, and the first ones may have no devices.
     """
-    specs_by_node: dict[str, list[Obj]] = defaultdict(list)
+    specs_by_pool: dict[tuple[str, str], list[Obj]] = defaultdict(list)
     for resource_slice in slices:
         spec = resource_slice["spec"]
-        if spec["driver"] == names.DRIVER and spec.get("nodeName"):
-            specs_by_node[spec["nodeName"]].append(spec)
+        if spec.get("nodeName"):
+            specs_by_pool[spec["driver"], spec["nodeName"]].append(spec)
     complete = set()
-    for node_name, specs in specs_by_node.items():
+    for pool, specs in specs_by_pool.items():
         newest = max(spec["pool"]["generation"] for spec in specs)
         current = [spec for spec in specs if spec["pool"]["generation"] == newest]
         is_whole = len(current) == current[0]["pool"]["resourceSliceCount"]
         if is_whole and any(spec.get("devices") for spec in current):
-            complete.add(node_name)
+            complete.add(pool)
     return complete

@@ -9,7 +9,8 @@ from typing import Final
 
 import yaml
 
-from neuron_dra.core import names
+from neuron_dra.core import efa, names
+from neuron_dra.core.dra_driver import EFA
 from neuron_dra.core.ultraserver import NAMESPACE
 from neuron_dra.core.wire import Obj
 from neuron_dra.emulation.admission import MUTATING, MutatingPolicies
@@ -95,4 +96,16 @@ def node_object(name: str, instance_type: str) -> Obj:
         "kind": "Node",
         "metadata": {"name": name, "labels": labels},
         "status": {"conditions": [ready], "capacity": amounts, "allocatable": amounts, "nodeInfo": info},
+    }
+
+
+def efa_class() -> Obj:
+    """Return the chart's DeviceClass of EFA interfaces."""
+    domain = f"device.attributes['{EFA.name}']"
+    expression = f"device.driver == '{EFA.name}' && has({domain}.pciDevice) && {domain}.pciDevice == '{efa.PCI_DEVICE}'"
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "DeviceClass",
+        "metadata": {"name": efa.CLASS},
+        "spec": {"selectors": [{"cel": {"expression": expression}}]},
     }

@@ -114,9 +114,13 @@ class Steps:
             raise DemoError(f"waited {limit_s:g} s for {what}: {why}") from None
 
     def claim_of(self, pod: str, *, missing_ok: bool = False) -> Obj:
-        """Return the Neuron claim of a pod, which is the first that it owns. Raises DemoError if there is none."""
+        """Return the first claim that a pod owns or names. Raises DemoError if there is none."""
+        named_claims = set()
+        for wire in self._api.objects("pods", "default"):
+            if wire["metadata"]["name"] == pod:
+                named_claims = {entry.get("resourceClaimName") for entry in wire["spec"].get("resourceClaims") or ()}
         for wire in self._api.objects("resourceclaims"):
-            if owner(wire) == pod:
+            if owner(wire) == pod or wire["metadata"]["name"] in named_claims:
                 return wire
         if missing_ok:
             return {}

@@ -36,7 +36,9 @@ SECOND: Final = (
     "xl-trn2.yaml",
     "neuron-with-driver-version.yaml",
     "2-node-inference-us.yaml",
+    "shared-efa.yaml",
 )
+SHARED_CLAIM: Final = "shared-efa"
 
 
 class Story(Steps):
@@ -108,13 +110,15 @@ class Story(Steps):
             settings.append(f"LNC {env['NEURON_LOGICAL_NC_CONFIG']}")
         if "NEURON_RT_ULTRASERVER_MODE" in env:
             settings.append(f"mode {env['NEURON_RT_ULTRASERVER_MODE']}, node {env['NEURON_RT_ULTRASERVER_NODE_ID']}")
-        results = self._results(self.claim_of(pod))
+        claim = self.claim_of(pod)
         others = []
-        for result in results:
+        for result in self._results(claim):
             if result["driver"] != names.DRIVER:
                 others.append(result["driver"])
-        devices = ranges(_ids(_files(container))) + (f" + {len(others)} EFA" if others else "")
-        return example, pod, node, devices, ", ".join(settings)
+        if claim["metadata"]["name"] == SHARED_CLAIM:
+            settings.append("the same claim")
+        parts = [ranges(_ids(_files(container))), f"{len(others)} EFA" if others else ""]
+        return example, pod, node, " + ".join(part for part in parts if part), ", ".join(settings)
 
     def _detail(self, pod: str) -> list[tuple[str, str, str]]:
         node, container = self._cluster.container(pod)
@@ -147,6 +151,7 @@ class Story(Steps):
 
     async def _leave_all(self) -> None:
         await self.leave(*(wire["metadata"]["name"] for wire in self._api.objects("pods", "default")))
+        self._api.delete("resourceclaims", SHARED_CLAIM, "default")
 
     # Pods that stay Pending, and rejected claims
 

@@ -38,6 +38,7 @@ def test_demo_runs_to_the_lost_node() -> None:
     assert pods["row-1"] == ["trn2-a", "4-7"]
     assert pods["driver-2-26"] == ["trn2-b", "0-7"]
     assert pods["neuron-inference-worker"] == ["trn2-b", "8-11", "+", "4", "EFA"]
+    assert pods["shared-efa-first"] == ["trn2-b", "2", "EFA", "the", "same", "claim"]
     assert pods["vllm-0"] == ["us1-0", "0-15", "mode", "1,", "node", "0"]
     assert pods["lnc-1"] == ["trn2-a", "0-15", "LNC", "1"]
     assert "/dev/neuron0 /dev/neuron1 /dev/neuron2 /dev/neuron3" in text

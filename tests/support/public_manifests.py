@@ -21,8 +21,8 @@ import yaml
 from neuron_dra import cli
 from neuron_dra.ask.world import imagined
 from neuron_dra.core import names
-from neuron_dra.demo import efa
-from tests.support import fast_yaml
+from neuron_dra.demo import installation
+from tests.support import efa_slices, fast_yaml
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 FOLDER: Final = ROOT / "tests/data/public-manifests"
@@ -165,9 +165,9 @@ def _nodes(manifest: Manifest, folder: Path) -> list[str]:
         fleet = folder / "fleet.txt"
         fleet.write_text(manifest.nodes.replace(",", "\n"))
         return ["--fleet", str(fleet)]
-    items = [*imagined.fleet(manifest.nodes, "test"), efa.device_class()]
+    items = [*imagined.fleet(manifest.nodes, "test"), installation.efa_class()]
     hosts = [item["metadata"]["name"] for item in items if item["kind"] == "Node"]
-    items += (efa.resource_slice(name, manifest.instance_type) for name in hosts)
+    items += (efa_slices.resource_slice(name, manifest.instance_type) for name in hosts)
     snapshot = folder / "cluster.json"
     snapshot.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
     return ["--snapshot", str(snapshot)]

@@ -11,11 +11,11 @@ from neuron_dra.api import objects
 from neuron_dra.core import devices, limits, topology
 from neuron_dra.core.facts import NodeLabels
 from neuron_dra.core.wire import Obj
-from neuron_dra.demo import efa, examples
+from neuron_dra.demo import examples, installation
 from neuron_dra.emulation import simulated_node
 from neuron_dra.node.hardware import sysfs
 from neuron_dra.simulate import allocator, scheduler
-from tests.support import fast_yaml
+from tests.support import efa_slices, fast_yaml
 
 FLEET = {
     "trn2": ("trn2.48xlarge", "2.30.2.0", None),
@@ -31,7 +31,7 @@ CPU_CLASS: Obj = {
     "metadata": {"name": "dra.cpu"},
     "spec": {"selectors": [{"cel": {"expression": "device.driver == 'dra.cpu'"}}]},
 }
-CLASSES = [*objects.DEVICE_CLASSES, efa.device_class(), CPU_CLASS]
+CLASSES = [*objects.DEVICE_CLASSES, installation.efa_class(), CPU_CLASS]
 FILES = sorted(path.name for path in examples.folder().glob("*.yaml"))
 
 
@@ -105,7 +105,7 @@ def test_examples_get_what_their_comments_say(
 
 @pytest.mark.contract("A2")
 def test_aligned_devices_come_from_one_group(slices: dict[str, list[Obj]]) -> None:
-    nics = efa.resource_slice("trn2", "trn2.48xlarge")
+    nics = efa_slices.resource_slice("trn2", "trn2.48xlarge")
     outcome = place("aligned-efa-neuron.yaml", slices, ("trn2",), (nics,))
     assert isinstance(outcome, scheduler.Placement), outcome
     (allocation,) = outcome.allocations.values()
@@ -121,7 +121,7 @@ def test_aligned_devices_come_from_one_group(slices: dict[str, list[Obj]]) -> No
 
 
 def test_aligned_example_waits_if_groups_differ(slices: dict[str, list[Obj]]) -> None:
-    outcome = place("aligned-efa-neuron.yaml", slices, ("trn2",), (efa.resource_slice("trn2", "trn1.32xlarge"),))
+    outcome = place("aligned-efa-neuron.yaml", slices, ("trn2",), (efa_slices.resource_slice("trn2", "trn1.32xlarge"),))
     assert isinstance(outcome, scheduler.Unschedulable)
     assert outcome.message == "0/1 nodes are available: 1 cannot allocate all claims."
 

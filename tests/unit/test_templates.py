@@ -15,11 +15,12 @@ from neuron_dra.ask.validate import rules
 from neuron_dra.ask.world import imagined
 from neuron_dra.ask.world.world import World
 from neuron_dra.core import catalogue, groups, names
-from neuron_dra.demo import efa
+from neuron_dra.core.dra_driver import EFA
+from neuron_dra.demo import installation
 from neuron_dra.simulate import allocator, model, permutations, semantics
 from neuron_dra.simulate.failures import Failure, FailureKind
 from neuron_dra.simulate.semantics import Semantics
-from tests.support import fast_yaml
+from tests.support import efa_slices, fast_yaml
 from tests.support import small_clusters as small
 
 HELD = {"idle": (), "one held": (0,), "two held": (0, 5)}
@@ -70,13 +71,13 @@ def outcome_on(found: LibraryTemplate, used: tuple[int, ...], rules: Semantics) 
     """
     items = imagined.fleet(f"1 x {'ultraserver ' if found.type.whole_node else ''}{found.type.name}", "test")
     name = next(iter(World(snapshot.build(items)).nodes))
-    beside = efa.resource_slice(name, found.type.name)
-    world = World(snapshot.build([*items, beside, efa.device_class()]), rules=rules)
+    beside = efa_slices.resource_slice(name, found.type.name)
+    world = World(snapshot.build([*items, beside, installation.efa_class()]), rules=rules)
     claim = model.claim({"metadata": {"name": "c", "namespace": "default"}, "spec": found.wire["spec"]["spec"]})
     each = groups.group_ids(found.type)
     of_used = {each[number][1] for number in used if number in each}
     held = {model.DeviceId(names.DRIVER, name, f"{names.DEVICE_PREFIX}{number}") for number in used} | {
-        model.DeviceId(efa.DRIVER, name, device["name"])
+        model.DeviceId(EFA.name, name, device["name"])
         for device in beside["spec"]["devices"]
         if device["attributes"]["resource.aws.com/devicegroup1_id"]["string"] in of_used
     }
