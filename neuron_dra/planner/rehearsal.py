@@ -1,6 +1,7 @@
 """Carries out plans on plain objects until nothing changes, as the API server and the plugins of nodes would. Pure.
 
-Time stands still, and evictions are not carried out: a group that waits for its pods to end keeps its nodes.
+Time stands still. Evictions are not carried out: a group that waits for its pods to end keeps its nodes. Nor are labels
+of Nodes, on which no plan depends.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ from neuron_dra.planner.observed.model import NOTHING_KNOWN, Reservation
 from neuron_dra.planner.plan import room
 from neuron_dra.planner.plan.planning import DEFAULT_LIMITS, Limits, plan_of
 
-PLANS_AT_MOST: Final = 10_000
-"""A fleet settles in about ten plans, and one more for each few Nodes without labels. Never is an error."""
+PLANS_AT_MOST: Final = 200
+"""A fleet settles in about ten plans. That it never does is an error of the planner."""
 LOOKS_AT_MOST: Final = 4
 """The waiting workloads for which room is looked for: a look costs more than a plan."""
 ULTRASERVER: Final = "NeuronUltraServer"
@@ -69,8 +70,6 @@ class Rehearsal:
         self.changed: dict[Key, Wire | None] = {}
         self._now = now
         self._limits = limits
-        self._fault_conditions = fault_conditions
-        self._block_annotation = block_annotation
         self._known = replace(NOTHING_KNOWN, priorities=priorities or {})
         self._stored = {_key(item): item for item in items}
         self._slices_by_node: dict[str, list[Key]] = defaultdict(list)
@@ -86,13 +85,13 @@ class Rehearsal:
         self._looked: set[str] = set()  # the UIDs of workloads for which room was looked for
 
     def settle(self) -> None:
-        """Plan, write and tag until a plan has no writes besides evictions."""
+        """Plan, write and tag until a plan has nothing to write."""
         untagged, kept = set(self._slices_by_node), NOTHING_KEPT
         for _ in range(PLANS_AT_MOST):
             plan = plan_of(self._index, self._now, self._limits, self._known, kept)
             kept = plan.kept
             self._known = replace(self._known, turns=plan.turns)
-            writes = [action for action in plan.actions if not isinstance(action, Evict)]
+            writes = [action for action in plan.actions if not isinstance(action, Evict | LabelNode)]
             for action in writes:
                 untagged |= self._write(action)
             has_tagged = self._tag(untagged)
@@ -158,13 +157,6 @@ class Rehearsal:
             case DeleteTemplate(namespace=namespace, name=name):
                 self._delete((TEMPLATE, namespace, name))
                 self._index.put_template((namespace, name), None)
-            case LabelNode(name=name, labels=labels):
-                node = self._stored["Node", "", name]
-                merged = {**(node["metadata"].get("labels") or {}), **labels}
-                kept = {label: text for label, text in merged.items() if text is not None}
-                labelled = self._put({**node, "metadata": {**node["metadata"], "labels": kept}})
-                decoded = decode.cluster_node(labelled, self._fault_conditions, self._block_annotation)
-                self._index.put_node(name, decoded)
             case SetFinalizers(namespace=namespace, name=name, finalizers=finalizers):
                 workload = self.workload(namespace, name)
                 if not finalizers and workload["metadata"].get("deletionTimestamp"):
