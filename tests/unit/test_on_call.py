@@ -36,10 +36,11 @@ def on_call() -> list[Obj]:
         node["status"] = {"conditions": [{"type": "Ready", "status": "True"}], "allocatable": {"cpu": "192"}}
     slices = {each["spec"]["nodeName"]: each for each in faults.all_of(items, "ResourceSlice")}
     for name in ("trn2u-68", "trn2u-69", "trn2u-70", "trn2u-71", "trn2u-300"):
-        slices[name]["spec"]["devices"][0]["attributes"]["linkVertical"] = {"bool": False}
+        for device in slices[name]["spec"]["devices"]:
+            device["attributes"].update(linkVertical={"bool": False}, ultraserverModes={"string": "1"})
     for name in ("trn2u-40", "trn2u-41", "trn2u-42", "trn2u-43"):
-        attributes = slices[name]["spec"]["devices"][0]["attributes"]
-        attributes.update({key: {"string": value} for key, value in TAG.items()})
+        for device in slices[name]["spec"]["devices"]:
+            device["attributes"].update({key: {"string": value} for key, value in TAG.items()})
     for name in ("trn2-3", "trn2-7"):
         device = slices[name]["spec"]["devices"][5]
         device["attributes"]["unhealthy"] = {"string": "hbm_ecc"}
@@ -139,10 +140,11 @@ def test_the_first_screen_answers_with_names_as_ec2_gives_them(
     assert max(map(len, lines)) <= COLUMNS
 
 
-@pytest.mark.parametrize(("jobs", "code", "answer"), [(4, 0, "4 of 4"), (95, 1, "")])
+@pytest.mark.parametrize(("jobs", "code", "answer"), [(4, 0, "4 of 4"), (96, 1, "")])
 def test_whether_jobs_of_four_nodes_can_start_now(
     jobs: int, code: int, answer: str, file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """94 UltraServers are free, and the controller releases the one whose workload is gone."""
     items = [workload(number) for number in range(jobs)]
     for number in range(jobs):
         claim = {"name": "neurons", "resourceClaimTemplateName": f"job-{number}"}

@@ -116,9 +116,13 @@ def _grouped(code: str, group: Sequence[tuple[str, Finding]]) -> Line:
     count = ""
     if len(group) > 1:
         count = f" (and {len(group) - 1} more: {words.listed([node_name for node_name, _ in group[1:]])})"
-    facts = "; ".join(f"{label} {text}".strip() for label, text in finding.facts[:2])
+    advice = [text for label, text in finding.facts if label == "to do"]
+    details = [f"{label} {text}".strip() for label, text in finding.facts if label != "to do"]
+    facts = "; ".join(details[:2])
     text = f"node {name}{count}: {finding.text}" + (f" ({facts})" if facts else "")
     todo = _TO_DO.get(code, f"{program.NAME} why node/NODE").replace("NODE", name)
+    if advice:
+        todo = f"{advice[0]} (docs/health.md)"
     if code == "DriverMissing":
         todo = "let the driver's DaemonSet select the node, or delete its ResourceSlices"
     if code == "Unknown":

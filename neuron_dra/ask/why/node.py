@@ -217,14 +217,18 @@ def _kubelet(world: World, node: Wire) -> Finding | None:
 
 
 def _own_events(world: World, node: Wire) -> list[EventView]:
-    """Return the newest Event of the driver about the node for each reason; the slices show its unhealthy devices."""
+    """Return the newest Event of the driver about the node for each reason.
+
+    Without those about devices, if the node publishes: its slices show whether they still apply.
+    """
+    shown_by_slices = _SHOWN_BY_SLICES if world.specs_of(node["metadata"]["name"]) else ()
     newest_by_reason: dict[str, EventView] = {}
     for event in events.about(world, "Node", node):
         if event.reason in _EVENTS and event.type != "Normal":
             newest_by_reason.setdefault(event.reason, event)
     current = []
     for event in newest_by_reason.values():
-        if event.reason not in _SHOWN_BY_SLICES and not _is_of_a_former_pod(world, event):
+        if event.reason not in shown_by_slices and not _is_of_a_former_pod(world, event):
             current.append(event)
     return current
 

@@ -135,10 +135,12 @@ def _text(world: World, pod: Wire, names: Sequence[str], blocked: Sequence[Block
 
 
 def _objections(world: World, pod: Wire, blocked: Sequence[Blocked]) -> str:
+    if len(blocked) == 1:
+        return _objection(world, pod, blocked[0])
     objection_counts: Counter[str] = Counter()
     for blocked_node in blocked:
         objection_counts.update(_objection_parts(world, pod, blocked_node))
-    return words.listed((text for text, _ in objection_counts.most_common()), 2)
+    return words.listed((text for text, _ in objection_counts.most_common()))
 
 
 def _objection(world: World, pod: Wire, blocked: Blocked) -> str:

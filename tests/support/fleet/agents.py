@@ -111,7 +111,7 @@ async def agree(schedule: Schedule) -> None:
 
 ACTORS: Final[dict[str, Actor]] = {
     "agents": Actor(
-        "agents report faults of nodes, with any times, flap, contradict each other, and report all nodes at once",
+        "agents report faults of nodes, with any times, flap, contradict each other, and report all nodes together",
         {report: 8, flap: 4, storm: 2},
         heal=agree,
         issue="36",

@@ -202,7 +202,7 @@ ACTORS: Final[dict[str, Actor]] = {
         issue="4.02",
     ),
     "clocks": Actor(
-        "the clocks of the API server and of machines jump, and the next leader is ahead; nothing expires early",
+        "the clocks of the API server and of machines jump, and the next leader is ahead; no workload expires early",
         {
             jump_of_the_server: 3,
             jump_of_a_machine: 2,

@@ -226,7 +226,7 @@ async def end_all(schedule: Schedule) -> None:
 
 ACTORS: Final = {
     "jobs": Actor(
-        about="Jobs that reserve their own nodes; no reservation without a job or a pod, each as its job asks",
+        about="Jobs that reserve their own nodes; every reservation belongs to a job or a pod, and matches the annotation of its job",
         steps={
             submit_job: 6,
             scale_job: 2,

@@ -216,11 +216,11 @@ ACTORS: Final[dict[str, Actor]] = {
         "Nodes are deleted, and the same instances register again with another UID", {register_again: 4}
     ),
     "deletions": Actor(
-        "NeuronUltraServers are deleted, half of them by force",
+        "users delete NeuronUltraServers, half of them by force",
         {delete_ultraserver: 5},
     ),
     "outages": Actor(
-        "the kubelets of all nodes, of half of them or of one more stop for longer than the grace period",
+        "the kubelets of all nodes, of half the nodes or of one more stop for longer than the grace period",
         {outage: 4},
         issue="13.4",
     ),
@@ -238,7 +238,7 @@ ACTORS: Final[dict[str, Actor]] = {
         issue="4.04",
     ),
     "refused-pods": Actor(
-        "the invariant that no pod stays rejected: those that a late scheduler placed on reserved nodes are evicted",
+        "the invariant that no pod stays rejected, because the controller evicts pods that a late scheduler placed on reserved nodes",
         issue="13.12",
     ),
 }

@@ -168,7 +168,8 @@ async def end(schedule: Schedule) -> None:
 
 ACTORS: Final[dict[str, Actor]] = {
     "qualifications": Actor(
-        "tests of free groups hang, lie, run on bad nodes, are deleted; jobs want all nodes at once",
+        "tests of free groups hang, report false results, run on bad nodes, or are deleted; jobs request "
+        "all nodes together",
         {ask: 6, spoil: 5, change: 2, delete_test: 2, require: 3, burst: 3},
         heal=end,
         embedded=True,

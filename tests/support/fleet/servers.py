@@ -179,7 +179,7 @@ async def two_at_once(schedule: Schedule) -> str | None:
 ACTORS: Final[dict[str, Actor]] = {
     "old-crds": Actor(
         "the CRDs are AWS's, or older ones of ours, or reject our writes; they are upgraded and downgraded; a "
-        "workload says which fields of its spec are dropped",
+        "workload names the dropped fields of its spec",
         {change_crd: 3},
         begin_with_an_old_crd,
         install_our_crds,
@@ -193,7 +193,7 @@ ACTORS: Final[dict[str, Actor]] = {
     ),
     "rollouts": Actor("replicas of the controller are replaced, the new one starts first", {roll_out: 4}),
     "two-at-once": Actor(
-        "a controller without a Lease runs beside the leader, as during a rollout with leaderElect=false",
+        "a controller without a Lease runs next to the leader, as during a rollout with leaderElect=false",
         {two_at_once: 4},
         issue="13.13",
     ),

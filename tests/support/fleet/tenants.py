@@ -235,7 +235,7 @@ def rogue_template() -> Obj:
 ACTORS: Final[dict[str, Actor]] = {
     "tenants": Actor("workloads, templates and pods are in three namespaces instead of one"),
     "impossible": Actor(
-        "workloads that request more nodes than exist, at once or by growing",
+        "workloads that request more nodes than exist, immediately or by growing",
         {request_too_much: 4, grow_beyond_the_fleet: 2, wait_long: 1},
         issue="13.1",
     ),
@@ -245,7 +245,7 @@ ACTORS: Final[dict[str, Actor]] = {
         issue="13.1",
     ),
     "bursts": Actor(
-        "a dozen workloads or more are created at once, and deleted at once",
+        "users create a dozen workloads or more together, and delete them together",
         {submit_many: 2, delete_many: 3},
         issue="30",
     ),
