@@ -226,7 +226,8 @@ async def end_all(schedule: Schedule) -> None:
 
 ACTORS: Final = {
     "jobs": Actor(
-        about="Jobs that reserve their own nodes; every reservation belongs to a job or a pod, and matches the annotation of its job",
+        about="Jobs that reserve their own nodes; every reservation belongs to a job or a pod, and matches the "
+        "annotation of its job",
         steps={
             submit_job: 6,
             scale_job: 2,

@@ -238,7 +238,8 @@ ACTORS: Final[dict[str, Actor]] = {
         issue="4.04",
     ),
     "refused-pods": Actor(
-        "the invariant that no pod stays rejected, because the controller evicts pods that a late scheduler placed on reserved nodes",
+        "the invariant that no pod stays rejected, because the controller evicts pods that a late scheduler placed on "
+        "reserved nodes",
         issue="13.12",
     ),
 }
