@@ -69,5 +69,6 @@ def problems(view: View, known: Known) -> Iterator[str]:
                 continue
             spec: Any = workload["spec"]
             number, nodes = job["spec"]["parallelism"], spec["serverCount"] * spec["topologySize"]
-            if spec["topologySize"] == size and nodes != number:
+            may_change = allowed or nodes > number  # without a limit of its namespace, a job reserves nothing more
+            if spec["topologySize"] == size and nodes != number and may_change:
                 yield f"Job {meta['name']} has {number} pods, and a reservation of {nodes} nodes"
