@@ -46,6 +46,8 @@ async def test_resumed_replica_sends_no_write_of_its_ended_term(held: str) -> No
         with running(api.url, "first") as first:
             cluster.submit("before", count=1)  # with it the replica tries what the API server stores
             await eventually(lambda: cluster.state("before") == "Allocated", LONG_S, "the first workload")
+            # Its last write. A replica that is suspended between the check of its term and the socket sends it later.
+            await eventually(lambda: bool(api.objects("services")), LONG_S, "the Service of the first workload")
             late = api.faults.add(InjectedFault(Do.ANSWER_LATE, verb="patch", resource=held, delay_s=LONG_S))
             cluster.submit("job", count=1)
             await eventually(lambda: late.hits > 0, LONG_S, "a write of the first replica")
