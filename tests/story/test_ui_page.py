@@ -144,7 +144,7 @@ async def test_the_first_screen_shows_what_matters_first(browser: Browser) -> No
         for words in (
             "production.json data of 2 Jan 2026, 03:04",
             "382 of 576 devices free 112 held, 2 unhealthy",
-            "39 of 64 UltraServer nodes free 5 UltraServers, 6 pairs, 7 nodes 5 held, 20 nodes reserved",
+            "39 of 64 UltraServer nodes free 5 UltraServers, 6 pairs, 7 other nodes 5 held, 20 nodes reserved",
             "3 waiting 3 pods",
             "7 faults",
             "ml/waits-0 and 1 other pod like it, for",
