@@ -10,6 +10,7 @@ from typing import Final
 from controller.qualify import verdict
 from controller.qualify.model import Qualification
 from neuron_dra.planner.decisions.actions import WantedGroup
+from neuron_dra.planner.fleet import suitable
 from neuron_dra.planner.fleet.fleet_index import FleetIndex
 from neuron_dra.planner.fleet.placement import KINDS, Slot
 from neuron_dra.planner.fleet.places import everywhere
@@ -119,7 +120,7 @@ def due(
         places = index.places(instance_type, qualification.size)
         for kind in KINDS:
             for slot in places.best(everywhere(kind)):
-                if slot.until is not None and slot.until < needed_until:
+                if not suitable.lasts_until(slot, needed_until):
                     continue  # such a test gets no nodes, and would be made in turn with the others for ever
                 group = index.group_by_name.get(slot.ultraserver)
                 result = None if group is None else of_slot(group.results, qualification, slot.nodes)

@@ -129,5 +129,5 @@ def test_an_answer_is_read_in_few_modules(question: Callable[[Snapshot], None], 
     with Walk(["neuron_dra.ask"], uncounted=views) as walk:
         question(built)
     assert dict(walk.returns) == {}
-    assert len(walk.modules) <= 10
-    assert walk.came_back <= 7
+    assert len(walk.modules) <= 9
+    assert walk.came_back <= 6

@@ -65,8 +65,8 @@ def test_scheduler_that_bound_without_claims_is_named(
         "p-neurons-x"
     )
     assert "whether dynamic resource allocation is turned on in volcano" in answer.text
-    assert "remove schedulerName" in answer.text
-    assert "then p gets devices 0-3 of node a" in answer.text
+    steps = "kubectl apply cannot change this in a pod: kubectl replace --force -f FILE"
+    assert f"remove schedulerName {steps} then p gets devices 0-3 of node a" in answer.text
 
 
 def test_pod_with_node_name_and_another_scheduler_has_two_causes(

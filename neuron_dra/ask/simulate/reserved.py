@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from neuron_dra.planner.rehearsal import Rehearsal
 
 KINDS: Final = (
-    "Node",
     "ResourceSlice",
     "ResourceClaim",
     "ResourceClaimTemplate",
@@ -31,7 +30,7 @@ KINDS: Final = (
     "NeuronUltraServer",
     WORKLOAD_KIND,
 )
-"""What the planner reads."""
+"""What the planner reads besides Nodes."""
 NODES_SHOWN: Final = 8
 
 
@@ -65,9 +64,9 @@ def reserve(
 
     new = [rehearsal.submitted(workload, now) for workload in unknown_workloads]
     items: dict[Key, Wire] = {}
-    for source in (snapshot, manifests or snapshot):
-        items |= {key_of(item): item for kind in KINDS for item in source.all(kind)}
+    for source in filter(None, (snapshot, manifests)):
         items |= {key_of(node): _registered(node) for node in source.all("Node")}
+        items |= {key_of(item): item for kind in KINDS for item in source.all(kind)}
     items |= {key_of(workload): workload for workload in new}
     used_limits = limits or replace(DEFAULT_LIMITS, spares=_spares(snapshot))
     rehearsed = rehearsal.Rehearsal(items.values(), now, used_limits)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from neuron_dra.ask.read import node_views
@@ -222,27 +222,29 @@ def _own_events(world: World, node: Wire) -> list[EventView]:
     Without those about devices, if the node publishes: its slices show whether they still apply.
     """
     shown_by_slices = _SHOWN_BY_SLICES if world.specs_of(node["metadata"]["name"]) else ()
-    newest_by_reason: dict[str, EventView] = {}
-    for event in events.about(world, "Node", node):
-        if event.reason in _EVENTS and event.type != "Normal":
-            newest_by_reason.setdefault(event.reason, event)
+    about = events.about(world, "Node", node)
     current = []
-    for event in newest_by_reason.values():
+    for event in _newest(event for event in about if event.reason in _EVENTS and event.type != "Normal"):
         if event.reason not in shown_by_slices and not _is_of_a_former_pod(world, event):
             current.append(event)
     return current
+
+
+def _newest(newest_first: Iterable[EventView]) -> Iterable[EventView]:
+    """Return the newest of these Events for each reason."""
+    newest_by_reason: dict[str, EventView] = {}
+    for event in newest_first:
+        newest_by_reason.setdefault(event.reason, event)
+    return newest_by_reason.values()
 
 
 def _repaired(world: World, node: Wire, causes: Sequence[Finding]) -> Iterator[str]:
     """Yield a note for each kind of Event about a device that is healthy again; the advice in it is out of date."""
     if not world.specs_of(node["metadata"]["name"]) or any(cause.code in _OF_DEVICES for cause in causes):
         return
-    newest_by_reason: dict[str, EventView] = {}
-    for event in events.about(world, "Node", node):
-        if event.reason in _SHOWN_BY_SLICES:
-            newest_by_reason.setdefault(event.reason, event)
-    for reason, event in newest_by_reason.items():
-        yield f"the Event {reason} of {event.seen_at} is over: the driver publishes all devices as healthy"
+    about = events.about(world, "Node", node)
+    for event in _newest(event for event in about if event.reason in _SHOWN_BY_SLICES):
+        yield f"the Event {event.reason} of {event.seen_at} is over: the driver publishes all devices as healthy"
 
 
 def _is_of_a_former_pod(world: World, event: EventView) -> bool:

@@ -12,8 +12,8 @@ from neuron_dra.ask.read.pod_views import PodView
 from neuron_dra.ask.read.snapshot import Key, key_of
 from neuron_dra.ask.render import words
 from neuron_dra.ask.render.findings import ProposedChange
-from neuron_dra.ask.why import creating, immutable
-from neuron_dra.ask.world import absent, events, gangs, placing, spec_edits
+from neuron_dra.ask.why import creating
+from neuron_dra.ask.world import absent, events, gangs, immutable, placing, spec_edits
 from neuron_dra.ask.world.demand import FROM_LIMITS, PodClaim
 from neuron_dra.ask.world.world import World
 from neuron_dra.core.wire import Obj, Wire
@@ -54,7 +54,7 @@ def attempt(
 
 def is_created_again(pod: Wire) -> bool:
     """Return whether a controller creates another pod in place of this one, which may take the same devices again."""
-    return any(owner.controller is True for owner in PodView.of(pod).metadata.owner_references)
+    return bool(immutable.controller(PodView.of(pod)))
 
 
 def scheduled(world: World, pod: Wire) -> bool:

@@ -68,7 +68,7 @@ def _allocated(world: World, workload: WorkloadView, allocated: Report) -> Repor
     reserved = {name for name, tag in world.tags.items() if tag.workload == f"{meta.namespace}/{meta.name}"}
     used = {device.pool for device, holder in world.holders.items() if holder.pods}
     empty = sorted(reserved - used, key=fleet.natural)
-    template = workload.spec.resource_claim_template.name
+    template = workload.template_name
     if not empty:
         return allocated
     if len(empty) == len(reserved):

@@ -20,7 +20,12 @@ def lasts(workload: Workload, slot: Slot, now: datetime.datetime, lead: datetime
 
     `lead`: EC2 may take instances back so long before the end.
     """
-    return slot.until is None or slot.until >= needed_until(workload, now) + lead
+    return lasts_until(slot, needed_until(workload, now) + lead)
+
+
+def lasts_until(slot: Slot, moment: datetime.datetime) -> bool:
+    """Return True if no capacity block of the slot's nodes ends before a moment, as far as the ends are known."""
+    return slot.until is None or slot.until >= moment
 
 
 def is_qualified(workload: Workload, slot: Slot, now: datetime.datetime) -> bool:

@@ -40,7 +40,7 @@ def _pods_of_template(world: World, pod: Wire, replaced: Sequence[Wire]) -> str:
     if waiting:
         # A claim that waits keeps the spec that it was created with.
         text = f", then delete {words.listed([waiting_pod.metadata.name for waiting_pod in waiting], _NAMED)}"
-        if not all(map(_controller, waiting)):
+        if not all(map(controller, waiting)):
             text += f" and create {'it' if len(waiting) == 1 else 'them'} again"
     return f"{text}; running pods keep their claims"
 
@@ -60,7 +60,7 @@ def _with_old_claims(world: World, pod: Wire, template_names: set[str]) -> Itera
 
 def _of_pod(pod: Wire, replaced: Sequence[Wire]) -> str:
     """Return where a person writes a change of a pod. Of a pod that exists, only tolerations can be added."""
-    owner = _controller(PodView.of(pod))
+    owner = controller(PodView.of(pod))
     if owner:
         return f"write it into the pod template of {owner}"
     [changed] = [raw_object for raw_object in replaced if raw_object["kind"] == "Pod"]
@@ -69,7 +69,7 @@ def _of_pod(pod: Wire, replaced: Sequence[Wire]) -> str:
     return f"kubectl apply cannot change this in a pod: {_REPLACE}"
 
 
-def _controller(pod: PodView) -> str:
+def controller(pod: PodView) -> str:
     """Return kind and name of the object that creates a pod again; empty for a bare pod."""
     for owner in pod.metadata.owner_references:
         if owner.controller is True:
