@@ -29,6 +29,8 @@ NODE_DEVICE: Final = "neuron-node-0"
 
 SET_PREFIX: Final = "neuron-set-"
 """A connected set of devices: `neuron-set-<devices>-<id of the first>`."""
+REWRITES_LIMITS: Final = "neuron.aws.com/rewrite-limits"
+"""The label of a namespace in which a policy rewrites limits of the device plugin in new pods."""
 CORES_PREFIX: Final = "neuron-cores-"
 """A core partition: `neuron-cores-<number>-<first>`, in logical cores of the node at the type's default size."""
 

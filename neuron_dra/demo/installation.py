@@ -27,7 +27,6 @@ MANIFESTS: Final = (
     "ultraserver/60-ultraserver-access.yaml",
     "ultraserver/70-reservation-policies.yaml",
 )
-REWRITES_LIMITS: Final = "neuron.aws.com/rewrite-limits"
 KUBELET: Final = "v1.37.0"
 _ADMISSION: Final = "admissionregistration.k8s.io"
 _SIZES: Final = {"trn1.2xlarge": ("8", "30Gi"), "trn2.48xlarge": ("192", "2000Gi"), "trn2u.48xlarge": ("192", "2000Gi")}
@@ -48,7 +47,7 @@ def apply(api: EmbeddedApi) -> None:
         api.register(_ADMISSION, ("v1",), f"{kind}Binding", f"{kind.lower()}bindings", namespaced=False)
     api.store.mutators.append(MutatingPolicies(api.store))
     api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
-    labels = {"labels": {REWRITES_LIMITS: "true"}}
+    labels = {"labels": {names.REWRITES_LIMITS: "true"}}
     api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "default", **labels}})
     for item in _manifests():
         if item["kind"] == "Deployment":

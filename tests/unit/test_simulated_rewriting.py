@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from neuron_dra.ask.simulate import rewritten
-from neuron_dra.ask.why import sizes
+from neuron_dra.core import names
 from neuron_dra.core.wire import Obj, Wire
 from tests.support import small_clusters as small
 
@@ -30,7 +30,7 @@ def after(*, labels: dict[str, str], **amounts: Any) -> Any:
     return limits(rewritten.pod(small.cluster([pod, namespace, *classes]), pod))
 
 
-LABELLED = {sizes.LABEL: "true"}
+LABELLED = {names.REWRITES_LIMITS: "true"}
 
 
 def test_devices_become_a_connected_set() -> None:
@@ -41,7 +41,7 @@ def test_cores_become_a_part() -> None:
     assert after(labels=LABELLED, core="2") == {f"{PREFIX}/cores-2.neuron.aws.com": "1"}
 
 
-@pytest.mark.parametrize(("labels", "count"), [({}, 4), (LABELLED, 5), ({sizes.LABEL: "false"}, 4)])
+@pytest.mark.parametrize(("labels", "count"), [({}, 4), (LABELLED, 5), ({names.REWRITES_LIMITS: "false"}, 4)])
 def test_other_pods_stay_as_they_are(labels: dict[str, str], count: int) -> None:
     """No label, or no class of this size."""
     assert after(labels=labels, neuron=count) == {"aws.amazon.com/neuron": count}

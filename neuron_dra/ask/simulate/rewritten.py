@@ -16,18 +16,14 @@ from neuron_dra.ask.world import demand
 from neuron_dra.core import names
 from neuron_dra.core.wire import Obj, Wire
 
-_KINDS: Final = {
-    "aws.amazon.com/neuron": "connected",
-    "aws.amazon.com/neurondevice": "connected",
-    "aws.amazon.com/neuroncore": "cores",
-}
+_REWRITTEN: Final = ("aws.amazon.com/neuron", "aws.amazon.com/neurondevice", "aws.amazon.com/neuroncore")
 
 
 def pod(snapshot: Snapshot, raw_pod: Wire) -> Wire:
     """Return a pod as the policy would store it; the same one if the policy does not apply."""
     pod_view = PodView.of(raw_pod)
     namespace = NamespaceView.of(snapshot.get("Namespace", pod_view.metadata.namespace or "default"))
-    is_labelled = namespace.metadata.labels.get(sizes.LABEL) == "true"
+    is_labelled = namespace.metadata.labels.get(names.REWRITES_LIMITS) == "true"
     if not is_labelled or pod_view.spec.node_name or pod_view.spec.init_containers:
         return raw_pod
     containers = [_container(snapshot, container) for container in raw_pod["spec"].get("containers") or ()]
@@ -38,11 +34,11 @@ def _container(snapshot: Snapshot, container: Wire) -> Wire:
     resources = container.get("resources") or {}
     limits: Obj = dict(resources.get("limits") or {})
     requests: Obj = dict(resources.get("requests") or {})
-    requested = [name for name in _KINDS if str(limits.get(name, "0")) != "0"]
+    requested = [name for name in _REWRITTEN if str(limits.get(name, "0")) != "0"]
     if len(requested) != 1:
         return container
     [resource] = requested
-    class_name = f"{_KINDS[resource]}-{limits[resource]}.{names.DRIVER}"
+    class_name = sizes.class_of_limit(resource, limits[resource])
     if snapshot.get("DeviceClass", class_name) is None:
         return container
     del limits[resource]

@@ -17,7 +17,6 @@ from neuron_dra.core.wire import Obj, Wire
 
 _SIZED: Final = re.compile(rf"(?P<kind>connected|cores)-(?P<size>\d{{1,4}})\.{re.escape(names.DRIVER)}")
 _TRIED: Final = 8
-LABEL: Final = "neuron.aws.com/rewrite-limits"
 
 
 def amount(class_name: str, count: int) -> str:
@@ -30,6 +29,12 @@ def amount(class_name: str, count: int) -> str:
         return f"{words.count(count, 'part')} of {words.count(size, 'core')} ({words.count(count * size, 'core')})"
     each = words.count(size, "connected device")
     return f"{words.count(count, 'set')} of {each} ({words.count(count * size, 'device')})"
+
+
+def class_of_limit(resource: str, number: object) -> str:
+    """Return the DeviceClass that serves a limit of the device plugin: of cores, or of connected devices."""
+    kind = "cores" if resource.endswith("core") else "connected"
+    return f"{kind}-{number}.{names.DRIVER}"
 
 
 def changes(world: World, pod: Wire, class_name: str) -> tuple[ProposedChange, ...]:
@@ -82,10 +87,10 @@ def _renamed(amounts: Wire, old: str, new: str) -> Obj:
 
 def rewriting(world: World, pod: Wire, resource: str) -> tuple[tuple[str, str], ...]:
     """Return the fact that a policy rewrites a limit of the device plugin, if there is a class of this size."""
-    kind = "cores" if resource.endswith("core") else "connected"
-    name = f"{kind}-{demand.limits(pod).get(resource, 0)}.{names.DRIVER}"
+    name = class_of_limit(resource, demand.limits(pod).get(resource, 0))
     if name not in world.classes:
         return ()
     namespace = PodView.of(pod).metadata.namespace or "default"
-    text = f"while namespace {namespace} has the label {LABEL}=true, a policy writes {name} into new pods"
+    label = f"{names.REWRITES_LIMITS}=true"
+    text = f"while namespace {namespace} has the label {label}, a policy writes {name} into new pods"
     return (("or", text),)
