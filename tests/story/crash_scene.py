@@ -26,7 +26,7 @@ from neuron_dra.errors import CheckpointDamaged
 from neuron_dra.gen.kubelet.dra.v1 import dra_pb2, dra_pb2_grpc
 from neuron_dra.node.files import Files
 from tests.support import slots
-from tests.support.crash_points import Life, Lives, Point
+from tests.support.crash_points import START_TIMEOUT_S, Life, Lives, Point
 from tests.support.plugin_host import PluginHost
 from tests.support.waiting import eventually
 
@@ -77,16 +77,21 @@ class Scene:
         self.claims: dict[str, Obj] = {}
         self.answers: dict[str, Any] = {}  # results that the kubelet has received
         old, new = (["neuron-cores-3-0"], ["neuron-set-4-4"]) if sets else ([0], [4, 5, 6, 7])
+        self._allocated: dict[str, Obj] = {}  # their statuses, until they are allocated
         for name, devices in (("old", old), ("new", new), ("rival", [7]), ("everything", range(16))):
-            self.claims[name] = allocated_claim(name, "node-a", devices, namespace="ml", config=[neuron_config(2)])
+            claim = allocated_claim(name, "node-a", devices, namespace="ml", config=[neuron_config(2)])
+            self._allocated[name] = claim.pop("status")
+            # Points name files by the claim's UID. The server draws UIDs in turn, and the plugin posts Events at any
+            # time, so only a claim that is older than the plugin has the same UID in each run.
+            self.claims[name] = api.create(claim)
 
     # What others do
 
     def allocate(self, *names: str) -> None:
         """Allocate claims, as the scheduler does; earlier ones stay."""
         for name in names:
-            if "uid" not in self.claims[name]["metadata"]:
-                self.claims[name] = self.api.create(self.claims[name])
+            if name in self._allocated:
+                self.api.patch("resourceclaims", name, {"status": self._allocated.pop(name)}, "ml")
 
     def reserve(self, slot: Allocation | None) -> None:
         """Reserve the node, as the controller does, or release it."""
@@ -341,6 +346,8 @@ async def killed(
         life = await _began(flow, scene, target)
         acting = asyncio.create_task(_dying(flow, scene, life))
         try:
+            # `killed` waits for writes after the action. On a busy machine the start and the action alone take longer.
+            await asyncio.wait((acting,), timeout=START_TIMEOUT_S)
             assert await life.killed(), "the point was not reached"
         finally:
             acting.cancel()
