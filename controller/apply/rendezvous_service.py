@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import logging
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
@@ -50,6 +50,10 @@ class _Followed:
 
 class NoRights(ApiError):
     """The ClusterRole does not allow to read Services, EndpointSlices or pods."""
+
+
+class _OutdatedMeeting(ApiError):
+    """Another pod has rank 0 since these requests began, or none, or the workload is gone."""
 
 
 class RendezvousServices:
@@ -156,10 +160,11 @@ class RendezvousServices:
         """
         about = reference(API_VERSION, "NeuronUltraServerWorkload", meeting.namespace, meeting.name, meeting.uid)
         try:
-            settled = await self._write(meeting, about, now, term, was_settled=was_settled)
+            check = partial(self._check, meeting, term)
+            settled = await self._write(meeting, about, now, check, was_settled=was_settled)
         except EndedTerm:
             raise
-        except (NotFound, Conflict, AlreadyExists):
+        except (NotFound, Conflict, AlreadyExists, _OutdatedMeeting):
             return Answer.DECIDED, False  # it changed meanwhile
         except NoRights as err:
             self._forbid(err, now)
@@ -192,24 +197,43 @@ class RendezvousServices:
             )
         self._forbidden_at = now
 
+    def _check(self, meeting: Meeting, term: int) -> None:
+        """Raise EndedTerm or _OutdatedMeeting if a write for this meeting may not be sent any more.
+
+        Several reads come before a write. While a slow server answers them, a pod may have begun to run with rank 0,
+        and its address must not be removed for a meeting without it.
+        """
+        self._sender.fence.check(term)
+        followed = self._followed.get(meeting.uid)
+        if followed is None or followed.meeting != meeting:
+            raise _OutdatedMeeting(f"rank 0 of workload {meeting.namespace}/{meeting.name} changed meanwhile")
+
     async def _write(
-        self, meeting: Meeting, about: Mapping[str, Any], now: datetime.datetime, term: int, *, was_settled: bool
+        self,
+        meeting: Meeting,
+        about: Mapping[str, Any],
+        now: datetime.datetime,
+        check: Callable[[], None],
+        *,
+        was_settled: bool,
     ) -> bool:
         """Write what differs; return True if nothing is left to do until the address is verified. Raises ApiError.
+
+        `check` is called before each write.
 
         Objects that are not the workload's are never changed; an Event on the workload, `about`, names them.
         """
         if meeting.mode and meeting.mode not in rendezvous.MODES:
             text = f'annotation {rendezvous.ANNOTATION} is "{meeting.mode}": write "pod" or "host"; it has no effect'
             self._events.post(about, "Warning", "InvalidRendezvous", text, now)
-        service = await self._service(meeting, term)
+        service = await self._service(meeting, check)
         if service is None:
             return False
         if not plan.is_the_workloads(service, meeting):
             return self._taken(meeting, about, now, service, awaited=plan.was_a_workloads(service))
         pod = await self._pod(meeting)
         # When nothing has changed since all were verified, the others are empty.
-        foreign_slice = await self._follow(service, pod, term, all_of_them=not was_settled)
+        foreign_slice = await self._follow(service, pod, check, all_of_them=not was_settled)
         if foreign_slice is not None:
             return self._taken(meeting, about, now, foreign_slice, awaited=plan.was_a_services(foreign_slice))
         return meeting.pod is None or bool(plan.pod_address(pod))
@@ -227,12 +251,12 @@ class RendezvousServices:
             self._events.post(about, "Warning", "ServiceNameTaken", text, now)
         return not awaited
 
-    async def _service(self, meeting: Meeting, term: int) -> dict[str, Any] | None:
+    async def _service(self, meeting: Meeting, check: Callable[[], None]) -> dict[str, Any] | None:
         """Return the Service of a workload, which is created if there is none; None while one is being deleted."""
         name = rendezvous.service_name(meeting.name)
         service = await self._read(SERVICES, meeting.namespace, name)
         if service is None:
-            self._sender.fence.check(term)
+            check()
             return await self._client.create(SERVICES, meeting.namespace, plan.service(meeting))
         if service["metadata"].get("deletionTimestamp"):
             return None
@@ -249,7 +273,7 @@ class RendezvousServices:
         return None
 
     async def _follow(
-        self, service: dict[str, Any], pod: dict[str, Any] | None, term: int, *, all_of_them: bool
+        self, service: dict[str, Any], pod: dict[str, Any] | None, check: Callable[[], None], *, all_of_them: bool
     ) -> dict[str, Any] | None:
         """Write the EndpointSlices of a Service, unless they are as they should be. Raises ApiError.
 
@@ -259,20 +283,20 @@ class RendezvousServices:
         """
         planned_slice = plan.endpoint_slice(service, pod)
         if planned_slice is None:
-            await self._empty_all_but("", service, term)
+            await self._empty_all_but("", service, check)
             return None
         stored_slice = await self._slice_for(service, planned_slice)
         if stored_slice is None:
-            self._sender.fence.check(term)
+            check()
             namespace = planned_slice["metadata"]["namespace"]
             stored_slice = await self._client.create(ENDPOINT_SLICES, namespace, planned_slice)
             changed = True
         elif not plan.is_the_services(stored_slice, service):
             return stored_slice
         else:
-            changed = await self._replace_endpoints(stored_slice, planned_slice["endpoints"], term)
+            changed = await self._replace_endpoints(stored_slice, planned_slice["endpoints"], check)
         if changed or all_of_them:
-            await self._empty_all_but(stored_slice["metadata"]["name"], service, term)
+            await self._empty_all_but(stored_slice["metadata"]["name"], service, check)
         return None
 
     async def _slice_for(self, service: dict[str, Any], planned_slice: dict[str, Any]) -> dict[str, Any] | None:
@@ -291,7 +315,7 @@ class RendezvousServices:
             return earlier
         return None
 
-    async def _empty_all_but(self, kept: str, service: dict[str, Any], term: int) -> None:
+    async def _empty_all_but(self, kept: str, service: dict[str, Any], check: Callable[[], None]) -> None:
         """Remove the endpoints of a Service's other EndpointSlices. Raises ApiError."""
         meta = service["metadata"]
         for slice_name in plan.slice_names(meta["name"]):
@@ -299,14 +323,16 @@ class RendezvousServices:
                 continue
             stored_slice = await self._read(ENDPOINT_SLICES, meta["namespace"], slice_name)
             if stored_slice is not None and plan.is_the_services(stored_slice, service):
-                await self._replace_endpoints(stored_slice, [], term)
+                await self._replace_endpoints(stored_slice, [], check)
 
-    async def _replace_endpoints(self, stored: dict[str, Any], endpoints: list[dict[str, Any]], term: int) -> bool:
+    async def _replace_endpoints(
+        self, stored: dict[str, Any], endpoints: list[dict[str, Any]], check: Callable[[], None]
+    ) -> bool:
         """Write the endpoints of an EndpointSlice; return False if it has them already. Raises ApiError."""
         if (stored.get("endpoints") or []) == endpoints:
             return False
         changed = {**stored, "endpoints": endpoints}
-        self._sender.fence.check(term)
+        check()
         await self._client.replace(ENDPOINT_SLICES, stored["metadata"]["namespace"], changed)
         return True
 

@@ -308,11 +308,11 @@ def empties_slices_first(patch: pytest.MonkeyPatch) -> None:
     """30: until the other slice is written, the name of rank 0 leads nowhere."""
     follow = RendezvousServices._follow
 
-    async def emptied(self: Any, service: Any, pod: Any, term: int, *, all_of_them: bool) -> Any:
+    async def emptied(self: Any, service: Any, pod: Any, check: Any, *, all_of_them: bool) -> Any:
         wanted = rendezvous.endpoint_slice(service, pod)
         if wanted is not None:
-            await self._empty_all_but(wanted["metadata"]["name"], service, term)
-        return await follow(self, service, pod, term, all_of_them=all_of_them)
+            await self._empty_all_but(wanted["metadata"]["name"], service, check)
+        return await follow(self, service, pod, check, all_of_them=all_of_them)
 
     patch.setattr(RendezvousServices, "_follow", emptied)
 
@@ -320,7 +320,7 @@ def empties_slices_first(patch: pytest.MonkeyPatch) -> None:
 def leaves_addresses_in_other_slices(patch: pytest.MonkeyPatch) -> None:
     """30."""
 
-    async def leave(self: Any, kept: str, service: Any, term: int) -> None:
+    async def leave(self: Any, kept: str, service: Any, check: Any) -> None:
         pass
 
     patch.setattr(RendezvousServices, "_empty_all_but", leave)

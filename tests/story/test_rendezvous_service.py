@@ -146,6 +146,25 @@ async def test_slice_of_an_earlier_release_is_taken_over(
     assert {name: addresses(cluster, name) for name in names} == expected
 
 
+async def test_slow_reads_take_no_address_from_a_pod_that_runs_meanwhile(cluster: Cluster) -> None:  # noqa: F811
+    """Two replicas at once: the name stopped leading to rank 0 when the slow one had begun before its pod ran."""
+    meeting = met(cluster)
+    async with KubeClient(KubeConfig(cluster.api.url)) as client:
+        recorder = EventRecorder(client, "here")
+        await looked(RendezvousServices(client, recorder, SHORT, new_sender()), [meeting], NOW)
+        slow_sender = new_sender()
+        slow_replica = RendezvousServices(client, recorder, SHORT, slow_sender)
+        slow_replica.look([replace(meeting, pod=None)], NOW)
+        late_answer = cluster.api.faults.add(InjectedFault(Do.ANSWER_LATE, verb="get", resource="endpointslices"))
+        sending = asyncio.create_task(slow_sender.send_all())
+        await eventually(lambda: late_answer.hits, what="the slow replica reads the EndpointSlice")
+        slow_replica.look([meeting], NOW)
+        late_answer.release()
+        await sending
+    assert addresses(cluster) == ["10.1.0.7"]
+    assert "update endpointslices" not in writes(cluster)
+
+
 async def test_next_controller_writes_nothing(cluster: Cluster) -> None:  # noqa: F811
     """18.2: it reads the Service and its EndpointSlice, and does not write a correct address again."""
     async with controlling(cluster, timing=TIMING):

@@ -113,7 +113,7 @@ class Fleet:
             self.pods.programs = self.programs
         self.kueue = Kueue(self.line, clock.now)
         self.queued: set[str] = set()  # UIDs of workloads that had a queue from the beginning, and have one
-        self.queue_required = False  # the namespaces require a queue for every reservation
+        self.queue_required: frozenset[str] = frozenset()  # namespaces that require a queue for every reservation
         self.caches = self._caches()
         self.view = View(_Live(self.caches, self.pods))
         self.safety = self._laws()

@@ -33,7 +33,7 @@ class Known:
     crd_since: datetime.datetime = EPOCH  # when it was installed
     limits: frozenset[str] = frozenset()  # namespaces with a limit of nodes
     unlimited: frozenset[str] = frozenset()  # namespaces whose limit was taken away
-    queue_required: bool = False  # by the label of all namespaces
+    queue_required: frozenset[str] = frozenset()  # namespaces, by their label
     now: datetime.datetime = EPOCH
 
     def refuses(self, item: Wire) -> bool:

@@ -120,7 +120,7 @@ def _of_workload(view: View, uid: str, pair: Pair, known: Known) -> Iterator[str
     meta = workload["metadata"]
     name, queue = meta["name"], queue_of(workload)
     if not (queue or kueue or record_of(workload)):
-        if known.queue_required and held:
+        if held and meta["namespace"] in known.queue_required:
             yield f"workload {name} has nodes without a queue, which its namespace requires"
         return
     if kueue is None:

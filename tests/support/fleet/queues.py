@@ -31,8 +31,8 @@ async def begin(schedule: Schedule) -> None:
     for name in QUEUES:
         fleet.kueue.queues[name].quota = schedule.rng.choice((2, 4, 4, 6, 8))
     fleet.kueue.start()
-    fleet.queue_required = schedule.rng.random() < 0.3 and "jobs" not in fleet.actors
-    if fleet.queue_required:
+    if schedule.rng.random() < 0.3 and "jobs" not in fleet.actors:
+        fleet.queue_required = frozenset(fleet.namespaces)
         for namespace in fleet.namespaces:
             labels = {"neuron.aws.com/reserve-for-jobs": "queue"}
             await fleet.patch(NAMESPACES, "", namespace, {"metadata": {"labels": labels}})
