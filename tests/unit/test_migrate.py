@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from typing import Any
 
 import pytest
@@ -297,8 +298,8 @@ def test_a_whole_ultraserver_node_is_one_device() -> None:
             "needs Kubernetes 1.36.3; before that request 1 or 12 devices",
         ),
         (pod(container(neuron=4), **on("trn2n.48xlarge")), "before that request 1 or 16 devices"),
-        (pod(container(neuroncore=9), **on("inf2.48xlarge")), "a device has 2 cores: request 10, or upgrade"),
-        (pod(container(neuroncore=1), **on("trn1.32xlarge")), "a device has 2 cores: request 2, or upgrade"),
+        (pod(container(neuroncore=9), **on("inf2.48xlarge")), "whole devices of 2 cores each: request 24 cores, or upgrade"),
+        (pod(container(neuroncore=1), **on("trn1.32xlarge")), "whole devices of 2 cores each: request 2 cores, or upgrade"),
         (pod(container(neuron=7), **on("trn1.32xlarge")), "does not support requests for device: 7"),
         (pod(container(neuron=4)), "pass --instance-type"),
     ],
@@ -306,6 +307,19 @@ def test_a_whole_ultraserver_node_is_one_device() -> None:
 def test_unsupported_before_1_36_names_the_remedy(document: dict[str, Any], message: str) -> None:
     with pytest.raises(CannotMigrate, match=message):
         migrated(document, CLAIMS)
+
+
+def test_number_of_cores_that_a_message_names_can_be_migrated() -> None:
+    """For 9 cores on inf2.48xlarge it named 10, which are 5 connected devices, and these it refused."""
+    for spec in catalogue.all_types():
+        for count in sizes.counts(spec, sizes.CORE):
+            try:
+                migrated(pod(container(neuroncore=count), **on(spec.name)), CLAIMS)
+            except CannotMigrate as err:
+                advised = re.search(r"request (\d+) cores", str(err))
+                if advised:
+                    assert int(advised[1]) > count
+                    migrated(pod(container(neuroncore=int(advised[1])), **on(spec.name)), CLAIMS)
 
 
 def test_affinity_names_instance_types_too() -> None:

@@ -91,10 +91,11 @@ def _plan(demand: LimitsDemand, spec: InstanceType, *, is_queued: bool) -> Claim
     if demand.count not in sizes.counts(spec, demand.kind):
         raise CannotMigrate(f"{demand.where}: {sizes.unserved(spec, demand.kind, demand.count)}")
     if demand.kind == sizes.CORE and demand.count % cores_per_device:
-        up = next(n for n in range(demand.count, demand.count + cores_per_device) if n % cores_per_device == 0)
+        cores = next(count * cores_per_device for count in _offered(spec) if count * cores_per_device > demand.count)
         raise CannotMigrate(
-            f"{demand.where}: {demand.name}: {demand.count} on {spec.name} is a part of a device, which {LATER}; a "
-            f"device has {cores_per_device} cores: request {up}, or upgrade the cluster"
+            f"{demand.where}: {demand.name}: {demand.count} on {spec.name} takes a part of a device, which {LATER}; "
+            f"before that a pod gets whole devices of {cores_per_device} cores each: request {cores} cores, or upgrade "
+            "the cluster"
         )
     count = demand.count // cores_per_device if demand.kind == sizes.CORE else demand.count
     plan = _devices(demand, spec, count)
@@ -116,15 +117,24 @@ def _devices(demand: LimitsDemand, spec: InstanceType, count: int) -> ClaimPlan:
         return ClaimPlan(count, "all" if count > 1 else "exact")
     if count == 1:
         return ClaimPlan(1, "exact")
-    if spec.shape not in ("ring", "line") and count in groups.SIZES and spec.efa:
+    if _has_groups(spec) and count in groups.SIZES:
         return ClaimPlan(count, "exact", group_attribute(count))
-    has_groups = bool(spec.efa) and spec.shape not in ("ring", "line")
-    possible = {1, *groups.SIZES} if has_groups else {1}
-    offered = sorted({size for size in possible if size < spec.device_count} | {spec.device_count})
+    offered = _offered(spec)
     raise CannotMigrate(
         f"{demand.where}: {count} connected devices on {spec.name}: this {LATER}; before that request "
-        f"{', '.join(map(str, offered[:-1]))} or {offered[-1]} devices, or upgrade the cluster"
+        f"{', '.join(map(str, offered[:-1]))} or {offered[-1]} devices, or upgrade the cluster. If the devices need not "
+        f"be connected with each other, write a ResourceClaimTemplate with count: {count} and no constraint"
     )
+
+
+def _has_groups(spec: InstanceType) -> bool:
+    return bool(spec.efa) and spec.shape not in ("ring", "line")
+
+
+def _offered(spec: InstanceType) -> list[int]:
+    """Return how many connected devices a claim can request without connected sets."""
+    sizes_of_groups = groups.SIZES if _has_groups(spec) else ()
+    return sorted({1, *(size for size in sizes_of_groups if size < spec.device_count), spec.device_count})
 
 
 def group_attribute(size: int) -> str:
