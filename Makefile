@@ -219,6 +219,7 @@ sign: ## Sign what `make publish` has pushed (REGISTRY=...), with cosign and wit
 manifests: setup ## Copy deploy/crds into the chart and render deploy/manifests (needs helm, or HELM=path)
 	@cp deploy/crds/*.yaml deploy/helm/neuron-dra/files/crds/
 	@$(BIN)/python -m hack.generate.crd_fields
+	@$(BIN)/python -m hack.generate.alerts
 	@$(BIN)/python -m hack.generate.render
 
 clean: ## Remove everything built in this folder (the test bed's cache is outside)

@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from controller.qualify.model import NEVER_STARTS
+from hack.generate import alerts as alerts_program
 from neuron_dra import cli
+from neuron_dra.ask.explain import alerts
 from neuron_dra.ask.explain import meanings as explain
 from neuron_dra.ask.why import jobs
 from neuron_dra.ask.world import tested
@@ -268,3 +270,18 @@ def test_every_state_has_a_meaning() -> None:
     assert problems <= set(shown_states.NODES)
     for word in (*State, "bound", "not ready", "In a test", "SILENT", "ForeignSlice"):
         assert explain.find(word), word
+
+
+def test_alerts_are_those_of_the_chart() -> None:
+    assert (ROOT / "neuron_dra/data" / alerts.FILE).read_text() == alerts_program.text()
+
+
+def test_alert_is_explained_by_its_name() -> None:
+    (meaning,) = explain.find("NeuronClaimsFail")
+    assert meaning == explain.Meaning(
+        "alerts",
+        "NeuronClaimsFail",
+        "alert of the chart",
+        "NODE cannot prepare claims: REASON. The node or the API server causes this, not the claims.",
+        (("severity", "critical"), ("fires", "at once"), ("to do", "docs/runbooks.md#neuronclaimsfail")),
+    )

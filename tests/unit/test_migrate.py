@@ -298,8 +298,14 @@ def test_a_whole_ultraserver_node_is_one_device() -> None:
             "needs Kubernetes 1.36.3; before that request 1 or 12 devices",
         ),
         (pod(container(neuron=4), **on("trn2n.48xlarge")), "before that request 1 or 16 devices"),
-        (pod(container(neuroncore=9), **on("inf2.48xlarge")), "whole devices of 2 cores each: request 24 cores, or upgrade"),
-        (pod(container(neuroncore=1), **on("trn1.32xlarge")), "whole devices of 2 cores each: request 2 cores, or upgrade"),
+        (
+            pod(container(neuroncore=9), **on("inf2.48xlarge")),
+            "of 2 cores each: request 24 cores, or upgrade",
+        ),
+        (
+            pod(container(neuroncore=1), **on("trn1.32xlarge")),
+            "of 2 cores each: request 2 cores, or upgrade",
+        ),
         (pod(container(neuron=7), **on("trn1.32xlarge")), "does not support requests for device: 7"),
         (pod(container(neuron=4)), "pass --instance-type"),
     ],

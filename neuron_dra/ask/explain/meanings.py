@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from neuron_dra.api import config
+from neuron_dra.ask.explain import alerts
 from neuron_dra.core import advice, causes, devices, health, names, shown_states, vocabulary
 from neuron_dra.core.devices import Described
 
@@ -22,7 +23,8 @@ UNHEALTHY: Final = "unhealthy"
 CAUSES: Final = "causes"
 STATES: Final = "states"
 CHECKS: Final = "checks"
-TOPICS: Final = (ATTRIBUTES, CONFIGURATION, CONDITIONS, REASONS, EVENTS, UNHEALTHY, CAUSES, STATES, CHECKS)
+ALERTS: Final = "alerts"
+TOPICS: Final = (ATTRIBUTES, CONFIGURATION, CONDITIONS, REASONS, EVENTS, UNHEALTHY, CAUSES, STATES, CHECKS, ALERTS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,7 @@ class Meaning:
 def entries() -> list[Meaning]:
     """Return everything that can be explained, by topic."""
     driver = [*_attributes(), *_configuration(), *_conditions(), *_reasons(), *_events(), *_unhealthy()]
-    return [*driver, *_causes(), *_states(), *_checks()]
+    return [*driver, *_causes(), *_states(), *_checks(), *_alerts()]
 
 
 def find(name: str) -> list[Meaning]:
@@ -137,3 +139,14 @@ def _states() -> Iterator[Meaning]:
 def _checks() -> Iterator[Meaning]:
     for name, text in shown_states.CHECKS.items():
         yield Meaning(CHECKS, name, "code of a line of doctor", text)
+
+
+def _alerts() -> Iterator[Meaning]:
+    for alert in alerts.all_alerts():
+        fires = "at once" if alert.after == "0s" else f"after {alert.after}"
+        facts = (
+            ("severity", alert.severity),
+            ("fires", fires),
+            ("to do", f"docs/runbooks.md#{alert.runbook}"),
+        )
+        yield Meaning(ALERTS, alert.name, "alert of the chart", f"{alert.summary}. {alert.description}", facts)

@@ -122,8 +122,8 @@ def _devices(demand: LimitsDemand, spec: InstanceType, count: int) -> ClaimPlan:
     offered = _offered(spec)
     raise CannotMigrate(
         f"{demand.where}: {count} connected devices on {spec.name}: this {LATER}; before that request "
-        f"{', '.join(map(str, offered[:-1]))} or {offered[-1]} devices, or upgrade the cluster. If the devices need not "
-        f"be connected with each other, write a ResourceClaimTemplate with count: {count} and no constraint"
+        f"{', '.join(map(str, offered[:-1]))} or {offered[-1]} devices, or upgrade the cluster. If the devices need "
+        f"not be connected with each other, write a ResourceClaimTemplate with count: {count} and no constraint"
     )
 
 
