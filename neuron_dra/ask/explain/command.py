@@ -26,7 +26,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `neuron-dra explain`."""
     parser.description = (
         "Print the meaning of a name of the driver or the UltraServer controller: an attribute of a device, a field of "
-        "the configuration in claims, a condition, a reason, an Event, an alert, a state, a code, or why a device is unhealthy."
+        "the configuration in claims, a condition, a reason, an Event, an alert, a state, a code, or why a device is "
+        "unhealthy."
     )
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = EXAMPLES
