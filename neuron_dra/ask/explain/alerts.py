@@ -1,4 +1,4 @@
-"""The alerts of the chart, as Prometheus shows them to an operator. Pure, but for a file of this package.
+"""The alerts of the chart, as Prometheus shows them to an operator.
 
 `make manifests` writes the file from the chart.
 """

@@ -1,4 +1,6 @@
-"""Our attributes, configuration fields, conditions and reasons with their meanings, from the tables of the code. Pure.
+"""Our attributes, configuration fields, conditions and reasons with their meanings, from the code's tables.
+
+The alerts of the chart come from a file of the package.
 
 Fields of our custom resources are in `kubectl explain`.
 """
