@@ -190,6 +190,37 @@ def test_running_pod_is_fine() -> None:
     assert (found.fine, found.state) == (True, "runs on node a")
 
 
+def test_running_pod_names_its_device_that_is_gone() -> None:
+    items = started(phase="Running")
+    for published in [item for item in items if item["kind"] == "ResourceSlice" and item["spec"]["nodeName"] == "a"]:
+        left = [device for device in published["spec"]["devices"] if device["name"] != "neuron-device-5"]
+        published["spec"]["devices"] = left
+    found = report(items)
+    (finding,) = found.findings
+    assert (found.fine, found.state) == (False, "runs on node a")
+    assert (finding.code, finding.text) == (
+        "DevicesMissing",
+        "1 device of the pod is missing, unhealthy or tainted on node a",
+    )
+    assert finding.facts == (
+        ("neuron-device-5", "missing"),
+        ("to do", "check the kernel log, and replace the instance if the device stays away"),
+    )
+
+
+def test_running_pod_names_its_unhealthy_device() -> None:
+    items = started(phase="Running")
+    for published in [item for item in items if item["kind"] == "ResourceSlice" and item["spec"]["nodeName"] == "a"]:
+        for device in published["spec"]["devices"]:
+            if device["name"] in ("neuron-device-5", "neuron-device-9"):
+                device["attributes"]["unhealthy"] = {"string": "sram_ecc"}
+    (finding,) = report(items).findings
+    assert (finding.code, finding.facts) == (
+        "DeviceTainted",
+        (("neuron-device-5", "sram_ecc"), ("to do", "replace the instance")),
+    )
+
+
 def test_rejected_pod_shows_its_reason() -> None:
     found = report(started(phase="Failed", reason="UnexpectedAdmissionError", message="no neuron.aws.com"))
     assert found.findings[0].text == "UnexpectedAdmissionError: no neuron.aws.com"

@@ -1,4 +1,7 @@
-"""Why a pod with a node cannot use its claims there: the scheduler was bypassed, or a claim is another pod's. Pure."""
+"""Why a pod with a node cannot use its claims there. Pure.
+
+The scheduler was bypassed, a claim is another pod's, or a device of the pod is unhealthy.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,14 @@ from typing import Final
 
 from neuron_dra.ask.read.claim_views import ClaimView
 from neuron_dra.ask.read.pod_views import PodView
+from neuron_dra.ask.render import words
 from neuron_dra.ask.render.findings import Facts, Finding, ProposedChange
 from neuron_dra.ask.why import trials
-from neuron_dra.ask.world import events
+from neuron_dra.ask.world import events, fleet
 from neuron_dra.ask.world.demand import FROM_LIMITS
 from neuron_dra.ask.world.world import World
-from neuron_dra.core import names, releases, runtimes
+from neuron_dra.core import health, members, names, releases, runtimes, signals
+from neuron_dra.core.catalogue import InstanceType
 from neuron_dra.core.wire import Wire
 
 HOST: Final = "kubernetes.io/hostname"
@@ -28,6 +33,40 @@ def unusable_claim(world: World, pod: Wire) -> Finding | None:
         if pod_claim.exists and (finding := _of_another(pod, pod_claim.seen)) is not None:
             return finding
     return None
+
+
+def unhealthy_devices(world: World, pod: Wire) -> Finding | None:
+    """Return the finding for devices of a running pod that are unhealthy or tainted, or are published no longer."""
+    node = fleet.view(world, pod["spec"]["nodeName"])
+    if node is None:
+        return None
+    missing_devices = fleet.missing(node)
+    fault_by_device = {device.name: device.faults for device in node.devices if device.faults}
+    fault_by_device.update(dict.fromkeys(missing_devices, signals.MISSING))
+    own_faults: dict[str, str] = {}
+    for claim in world.claims_of(pod):
+        for result in claim.seen.results:
+            if result.driver == names.DRIVER and result.pool == node.name:
+                own_devices = _whole_devices(result.device, node.spec)
+                own_faults.update((name, fault_by_device[name]) for name in own_devices if name in fault_by_device)
+    if not own_faults:
+        return None
+    facts = Facts()
+    for name, fault in own_faults.items():
+        facts.add(name, fault)
+    advice = [health.ADVICE.get(fault, "").partition("; ")[2] for fault in own_faults.values()]
+    facts.some("to do", dict.fromkeys(text for text in advice if text))
+    code = "DevicesMissing" if own_faults.keys() & set(missing_devices) else "DeviceTainted"
+    number = f"{words.count(len(own_faults), 'device')} of the pod {'is' if len(own_faults) == 1 else 'are'}"
+    return Finding(code, f"{number} missing, unhealthy or tainted on node {node.name}", facts.done())
+
+
+def _whole_devices(name: str, spec: InstanceType | None) -> list[str]:
+    """Return the names of the devices that an allocated device consists of."""
+    parts = members.of(name, spec)
+    if parts is None:
+        return [name]
+    return [f"{names.DEVICE_PREFIX}{number}" for number in parts.ids]
 
 
 def _unallocated(world: World, pod: Wire, claim: str) -> Finding:

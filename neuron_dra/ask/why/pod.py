@@ -42,6 +42,8 @@ def report(world: World, pod: Wire) -> Report:
         if not causes and (pod_view.is_ready or phase == "Running"):
             if (unseen := _unnamed_claims(world, pod)) is not None:
                 return Report(subject, f"runs on node {node} without its devices", (unseen,), seen_by)
+            if (unhealthy := bound.unhealthy_devices(world, pod)) is not None:
+                return Report(subject, f"runs on node {node}", (unhealthy,), seen_by)
             return Report(subject, f"runs on node {node}", notes=seen_by, fine=True)
         causes = causes or [_unknown_start(world, pod)]
         return Report(subject, f"does not run on node {node}", tuple(causes), known_faults.of_pod(world, pod))
