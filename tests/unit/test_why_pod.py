@@ -14,7 +14,7 @@ from neuron_dra.ask.render import report_text
 from neuron_dra.ask.render.findings import Report
 from neuron_dra.ask.why import answer
 from neuron_dra.ask.why import pod as why_pod
-from neuron_dra.ask.world import imagined
+from neuron_dra.ask.world import demand, imagined
 from neuron_dra.ask.world.world import World
 from neuron_dra.core.wire import Obj
 from tests.support import cluster_faults as faults
@@ -224,6 +224,21 @@ def test_running_pod_names_its_unhealthy_device() -> None:
 def test_rejected_pod_shows_its_reason() -> None:
     found = report(started(phase="Failed", reason="UnexpectedAdmissionError", message="no neuron.aws.com"))
     assert found.findings[0].text == "UnexpectedAdmissionError: no neuron.aws.com"
+
+
+@pytest.mark.parametrize(("name", "meant"), [("neuron-claim-template", False), ("efa-claim-tempalte", True)])
+def test_template_for_other_devices_is_meant_only_after_a_slip(name: str, meant: bool) -> None:
+    items = faults.healthy()
+    faults.uncreate(items)
+    faults.waiting(items)["spec"]["resourceClaims"][0]["resourceClaimTemplateName"] = name
+    requests = [{"name": "efa", "exactly": {"deviceClassName": "efa.networking.k8s.aws"}}]
+    four = faults.the(items, "ResourceClaimTemplate", "four")
+    assert four is not None
+    meta = {**four["metadata"], "name": "efa-claim-template", "uid": "uid-efa"}
+    items.append({**four, "metadata": meta, "spec": {"spec": {"devices": {"requests": requests}}}})
+    named = {"kind": "ResourceClaimTemplate", "namespace": "default", "name": name}
+    assert demand.may_mean(snapshot.build(items), named, "efa-claim-template") is meant
+    assert [change.text for finding in report(items).findings for change in finding.changes] == []
 
 
 def test_workload_without_nodes_is_the_cause_of_a_missing_template() -> None:

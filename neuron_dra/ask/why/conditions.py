@@ -188,7 +188,7 @@ def named_again(case: Case, details: Details) -> Iterator[ProposedChange | None]
     """Try the nearest name, and a copy of an object of this name in another namespace."""
     pod, field = case.pod, details["field"]
     near = case.world.snapshot.near(details["kind"], details["name"], case.namespace)
-    if near and case.problem is not None:
+    if near and case.problem is not None and demand.may_mean(case.world.snapshot, details, near):
         entries = []
         for entry in pod["spec"]["resourceClaims"]:
             wrong = entry["name"] == case.problem.claim.entry

@@ -10,6 +10,7 @@ from neuron_dra.ask.read import node_views
 from neuron_dra.ask.read.claim_views import AlternativeView, ClaimTemplateView, ClaimView, DeviceClassView
 from neuron_dra.ask.read.pod_views import PodView
 from neuron_dra.ask.read.snapshot import Snapshot
+from neuron_dra.ask.render import words
 from neuron_dra.ask.world import drivers, extended
 from neuron_dra.core import names
 from neuron_dra.core.wire import Obj, Wire
@@ -18,6 +19,8 @@ PLUGIN_LIMITS: Final = ("aws.amazon.com/neuron", "aws.amazon.com/neuroncore", "a
 IMPLICIT: Final = "deviceclass.resource.kubernetes.io/"
 FROM_LIMITS: Final = "limits"
 """The entry of the claim that the scheduler creates for the limits of a pod."""
+A_SLIP: Final = 0.9
+"""Names of ten characters resemble each other more than this if one character is wrong, missing or added."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +104,18 @@ def _selects_ours(snapshot: Snapshot, alternative: AlternativeView) -> bool:
     device_class = DeviceClassView.of(snapshot.get("DeviceClass", alternative.device_class_name))
     selectors = [selector.cel.expression for selector in (*device_class.spec.selectors, *alternative.selectors)]
     return any(names.DRIVER in selector for selector in selectors) and not drivers.foreign(selectors)
+
+
+def may_mean(snapshot: Snapshot, named: Mapping[str, str], near: str) -> bool:
+    """Return whether a pod that names an absent object, by kind, namespace and name, may mean the one called `near`.
+
+    A claim for other devices is meant only if the name has a slip: who writes neuron-claim does not mean efa-claim.
+    """
+    template = snapshot.get(named["kind"], near, named["namespace"])
+    if template is None or named["kind"] != "ResourceClaimTemplate":
+        return template is not None
+    claim = ClaimView.of(from_template(template, near, named["namespace"]))
+    return is_ours(snapshot, claim) or words.likeness(named["name"], near) > A_SLIP
 
 
 def from_template(template: Wire, name: str, namespace: str) -> Obj:
