@@ -75,7 +75,7 @@ def slots(groups: Iterable[Group], taken: Container[str], instance_type: str, si
         for first in sorted({number // size * size for number in free}):
             nodes = [free[number] for number in range(first, first + size) if number in free]
             if len(nodes) == size and _work_together(nodes, size):
-                pairs = {number // 2 for number in range(first, first + size)}
+                pairs = range(first // 2, (first + size + 1) // 2)
                 free_slots.append(
                     Slot(
                         ultraserver=group.name,
@@ -94,6 +94,8 @@ def slots(groups: Iterable[Group], taken: Container[str], instance_type: str, si
 
 def _first_end(group: Group, nodes: Sequence[PublishedNode]) -> datetime.datetime | None:
     """Return when the first capacity block of these nodes ends; None if that is not known of any."""
+    if not group.ends:
+        return None
     return min((group.ends[node.name] for node in nodes if node.name in group.ends), default=None)
 
 
@@ -109,10 +111,10 @@ def _tested(group: Group, nodes: Sequence[PublishedNode]) -> dict[str, Any]:
 
 def _work_together(nodes: Sequence[PublishedNode], size: int) -> bool:
     """Return True if nodes with consecutive numbers form a slot: one resourceType, one UltraServer, links up."""
+    if size == 1:
+        return size in nodes[0].sizes
     if any(size not in node.sizes for node in nodes) or len({node.kind for node in nodes}) != 1:
         return False
-    if size == 1:
-        return True
     if len({node.hardware_id for node in nodes if node.hardware_id}) > 1:
         return False
     if size > 2:
@@ -145,6 +147,8 @@ def links_up(node: PublishedNode, size: int, slot: Sequence[PublishedNode]) -> b
 
 def _layers(nodes: Sequence[PublishedNode]) -> tuple[str | None, ...]:
     """Return the network layers that these nodes share, the widest first; None for one that differs."""
+    if len(nodes) == 1:
+        return nodes[0].layers
     shared: list[str | None] = []
     for level in range(3):
         values = {node.layers[level] for node in nodes}

@@ -8,7 +8,11 @@ from collections.abc import Container
 from neuron_dra.planner.fleet import placement
 from neuron_dra.planner.fleet.census import Census
 from neuron_dra.planner.fleet.places import Places, everywhere
+from neuron_dra.planner.fleet.reserved import put
 from neuron_dra.planner.observed.discovery import Group
+
+_SlotsByKey = tuple[tuple[tuple[str, int], placement.Slot], ...]
+"""Slots, each behind its instance type and size."""
 
 
 class SlotIndex:
@@ -21,9 +25,10 @@ class SlotIndex:
     def __init__(self) -> None:
         self.census = Census()
         self._free: dict[tuple[str, int], Places] = {}  # by type and size
-        self._free_of: dict[str, tuple[tuple[tuple[str, int], placement.Slot], ...]] = {}
-        self._whole_of: dict[str, Counter[tuple[str, int, str]]] = {}  # UltraServer -> slots, free or not
+        self._free_of: dict[str, _SlotsByKey] = {}
+        self._whole_of: dict[str, dict[tuple[str, int, str], int]] = {}  # UltraServer -> slots, free or not
         self._whole: Counter[tuple[str, int, str]] = Counter()  # the sum, by type, size and kind
+        self._inputs_of: dict[str, tuple[Group | None, frozenset[str], bool]] = {}  # what was put last
         self._changes: Counter[str] = Counter()  # by type
 
     def changes(self, instance_type: str) -> tuple[bool, int]:
@@ -56,16 +61,22 @@ class SlotIndex:
         kinds = placement.KINDS if kind is None else (kind,)
         return max(self._whole[instance_type, size, slot_kind] for slot_kind in kinds)
 
-    def put(self, ultraserver_name: str, group: Group | None, taken: Container[str], *, stored: bool) -> None:
+    def put(self, ultraserver_name: str, group: Group | None, taken: frozenset[str], *, stored: bool) -> None:
         """Follow a change of an UltraServer; None: it is gone.
 
-        `taken` are names of nodes that are not free. Without an object (`stored` False) its slots are not free, because
-        a reservation is stored in the object.
+        `taken` are names of its nodes that are not free. Without an object (`stored` False) its slots are not free,
+        because a reservation is stored in the object.
         """
+        inputs = group, taken, stored
+        if self._inputs_of.get(ultraserver_name) == inputs:
+            return  # most changes of an object or a node's slice change no slot
+        put(self._inputs_of, ultraserver_name, inputs if group is not None else None)
         before = self._derived(ultraserver_name)
         self.census.put(ultraserver_name, group, taken)
-        self._put_free(ultraserver_name, group if stored else None, taken)
-        self._put_whole(ultraserver_name, group)
+        slots = _slots(group, frozenset()) if group is not None else ()
+        free_slots = _slots(group, taken) if group is not None and taken else slots
+        self._put_free(ultraserver_name, free_slots if stored else ())
+        self._put_whole(ultraserver_name, slots)
         after = self._derived(ultraserver_name)
         if after != before:
             self._changes.update({derived[0] for derived in (before, after) if derived is not None})
@@ -77,30 +88,31 @@ class SlotIndex:
             return None
         return counted.instance_type, counted, self._free_of.get(ultraserver_name), self._whole_of.get(ultraserver_name)
 
-    def _put_free(self, ultraserver_name: str, group: Group | None, taken: Container[str]) -> None:
+    def _put_free(self, ultraserver_name: str, free_slots: _SlotsByKey) -> None:
         """Replace the free slots of an UltraServer."""
         for key, slot in self._free_of.pop(ultraserver_name, ()):
             self._free[key].remove(slot)
-        if group is None:
-            return
-        new = tuple(
-            ((group.instance_type, size), slot)
-            for size in group.sizes
-            for slot in placement.slots((group,), taken, group.instance_type, size)
-        )
-        for key, slot in new:
+        for key, slot in free_slots:
             self._free.setdefault(key, Places()).add(slot)
-        if new:
-            self._free_of[ultraserver_name] = new
+        if free_slots:
+            self._free_of[ultraserver_name] = free_slots
 
-    def _put_whole(self, ultraserver_name: str, group: Group | None) -> None:
+    def _put_whole(self, ultraserver_name: str, slots: _SlotsByKey) -> None:
         """Replace the number of slots of an UltraServer, free or not."""
-        self._whole.subtract(self._whole_of.pop(ultraserver_name, Counter()))
-        if group is None:
-            return
-        self._whole_of[ultraserver_name] = Counter(
-            (group.instance_type, size, slot.kind)
-            for size in group.sizes
-            for slot in placement.slots((group,), frozenset(), group.instance_type, size)
-        )
-        self._whole.update(self._whole_of[ultraserver_name])
+        for key, number in self._whole_of.pop(ultraserver_name, {}).items():
+            self._whole[key] -= number
+        numbers: dict[tuple[str, int, str], int] = {}
+        for (instance_type, size), slot in slots:
+            key = instance_type, size, slot.kind
+            numbers[key] = numbers.get(key, 0) + 1
+            self._whole[key] += 1
+        put(self._whole_of, ultraserver_name, numbers or None)
+
+
+def _slots(group: Group, taken: Container[str]) -> _SlotsByKey:
+    """Return the slots of an UltraServer without the `taken` nodes, with their type and size."""
+    return tuple(
+        ((group.instance_type, size), slot)
+        for size in group.sizes
+        for slot in placement.slots((group,), taken, group.instance_type, size)
+    )
