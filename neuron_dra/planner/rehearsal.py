@@ -1,7 +1,7 @@
 """Carries out plans on plain objects until nothing changes, as the API server and the plugins of nodes would. Pure.
 
 Time stands still. Evictions are not carried out: a group that waits for its pods to end keeps its nodes. Nor are labels
-of Nodes, on which no plan depends.
+of Nodes, nor a status of a NeuronUltraServer whose reservations do not change: no plan depends on them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,15 @@ from typing import Any, Final
 
 from neuron_dra.core import capacity_block, names, node_conditions
 from neuron_dra.core.node_conditions import FaultCondition
-from neuron_dra.core.ultraserver import NAMESPACE, WORKLOAD_KIND, next_tag, read_allocations, tag_on, tagged
+from neuron_dra.core.ultraserver import (
+    NAMESPACE,
+    WORKLOAD_KIND,
+    next_tag,
+    object_name,
+    read_allocations,
+    tag_on,
+    tagged,
+)
 from neuron_dra.core.wire import Obj, Wire
 from neuron_dra.planner.decisions import objects
 from neuron_dra.planner.decisions.actions import (
@@ -34,8 +42,8 @@ from neuron_dra.planner.decisions.actions import (
     WriteWorkloadStatus,
 )
 from neuron_dra.planner.fleet.fleet_index import FleetIndex
-from neuron_dra.planner.observed import decode, slices
-from neuron_dra.planner.observed.model import NOTHING_KNOWN, Reservation
+from neuron_dra.planner.observed import decode, discovery, slices
+from neuron_dra.planner.observed.model import NOTHING_KNOWN, FleetSnapshot, Reservation
 from neuron_dra.planner.plan import room
 from neuron_dra.planner.plan.planning import DEFAULT_LIMITS, Limits, plan_of
 
@@ -79,19 +87,34 @@ class Rehearsal:
                 self._slices_by_node[str(item["spec"].get("nodeName") or "")].append(key)
             elif key[0] == ULTRASERVER:
                 self._note_members(item)
-        snapshot = decode.snapshot(self._stored.values(), fault_conditions, block_annotation)
-        self._index = FleetIndex.of(snapshot)
         self._versions = itertools.count(1)
+        snapshot = decode.snapshot(self._stored.values(), fault_conditions, block_annotation)
+        self._index = FleetIndex.of(self._with_ultraservers(snapshot))
         self._looked: set[str] = set()  # the UIDs of workloads for which room was looked for
+
+    def _with_ultraservers(self, snapshot: FleetSnapshot) -> FleetSnapshot:
+        """Create the missing NeuronUltraServers as the first plan would, but before an imagined fleet is indexed."""
+        stored_names = {ultraserver.name for ultraserver in snapshot.ultraservers}
+        published_nodes = []
+        for published in snapshot.published:
+            if published.ultraserver_id and object_name(published.ultraserver_id) not in stored_names:
+                published_nodes.append(published)
+        try:
+            groups = discovery.discover(replace(snapshot, published=tuple(published_nodes), ultraservers=()))
+        except Exception:  # the index limits an error to its UltraServer, and the first plan creates the others
+            return snapshot
+        created = [decode.ultraserver(self._create(objects.ultraserver(group))) for group in groups]
+        return replace(snapshot, ultraservers=(*snapshot.ultraservers, *created))
 
     def settle(self) -> None:
         """Plan, write and tag until a plan has nothing to write."""
         untagged, kept = set(self._slices_by_node), NOTHING_KEPT
         for _ in range(PLANS_AT_MOST):
             plan = plan_of(self._index, self._now, self._limits, self._known, kept)
-            kept = plan.kept
             self._known = replace(self._known, turns=plan.turns)
-            writes = [action for action in plan.actions if not isinstance(action, Evict | LabelNode)]
+            writes = [action for action in plan.actions if _matters(action)]
+            # Nothing stays open: a write that is carried out changes its object, and the others are never made.
+            kept = replace(plan.kept, open=frozenset(), open_nodes=frozenset())
             for action in writes:
                 untagged |= self._write(action)
             has_tagged = self._tag(untagged)
@@ -129,9 +152,7 @@ class Rehearsal:
         """Store what the API server would store; return the nodes whose plugins see it."""
         match action:
             case CreateUltraServer(body=body):
-                uid = f"simulated-{body['metadata']['name']}"
-                created = self._put({**body, "metadata": {**body["metadata"], "uid": uid, "generation": 1}})
-                return self._put_ultraserver(created)
+                self._put_ultraserver(self._create(body))  # without reservations it changes no tag
             case UpdateTopology(name=name, topology=topology):
                 server = self._stored[ULTRASERVER, NAMESPACE, name]
                 meta = {**server["metadata"], "generation": int(server["metadata"].get("generation") or 0) + 1}
@@ -171,6 +192,13 @@ class Rehearsal:
             case _:
                 raise TypeError(f"cannot rehearse {type(action).__name__}")
         return set()
+
+    def _create(self, body: Wire) -> Obj:
+        """Store a new NeuronUltraServer."""
+        uid = f"simulated-{body['metadata']['name']}"
+        created = self._put({**body, "metadata": {**body["metadata"], "uid": uid, "generation": 1}})
+        self._note_members(created)
+        return created
 
     def _put(self, item: Wire) -> Obj:
         """Store an object in its next version."""
@@ -247,6 +275,16 @@ def submitted(workload: Wire, now: datetime.datetime) -> Obj:
     uid = meta.get("uid") or f"simulated-{meta.get('namespace')}-{meta['name']}"
     created = {"uid": uid, "creationTimestamp": objects.time(now), "generation": 1, "resourceVersion": "0"}
     return {**workload, "metadata": {**meta, **created}, "spec": {"topologySize": 1, "serverCount": 1, **spec}}
+
+
+def _matters(action: Action) -> bool:
+    """Return True if later plans depend on a write."""
+    match action:
+        case Evict() | LabelNode():
+            return False
+        case WriteUltraServerStatus(before=before, status=status, finalizers=finalizers):
+            return finalizers is not None or (before.get("allocations") or []) != (status.get("allocations") or [])
+    return True
 
 
 def _kept(item: Wire, name: str) -> dict[str, Any]:
