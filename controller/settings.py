@@ -13,13 +13,12 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from controller.timing import DEFAULT_TIMING
-from neuron_dra import setting_table
-from neuron_dra.core import capacity_block, durations, node_conditions
+from neuron_dra import plan_settings, setting_table
 from neuron_dra.core.node_conditions import FaultCondition
 from neuron_dra.core.ultraserver import NAMESPACE
 from neuron_dra.errors import SettingsError
 from neuron_dra.planner.fleet import spares as spare_groups
-from neuron_dra.planner.observed.model import GROUP, JOBS_LABEL, LIMIT_ANNOTATION
+from neuron_dra.planner.observed.model import GROUP, JOBS_LABEL
 from neuron_dra.planner.plan.planning import Limits
 from neuron_dra.setting_table import SOCKET_PATH_BYTES, Setting, is_host_and_port, one_of, truth
 
@@ -40,30 +39,14 @@ def _setting(
     return field(default=read(default), metadata={"setting": setting})
 
 
-def _duration(default: str, text: str) -> Any:
-    return _setting(default, text, "DURATION", durations.parse)
+def _of_plan(name: str) -> Any:
+    """Return the field of a setting that `simulate` reads, too."""
+    setting = plan_settings.SETTINGS[name]
+    return field(default=setting.read(setting.default), metadata={"setting": setting})
 
 
 def _address(default: str, text: str) -> Any:
     return _setting(default, text, "ADDRESS", lambda raw: "" if raw == "0" else raw)
-
-
-def _up_to(most: int, *, at_least: int = 0) -> Callable[[str], int]:
-    def number(raw: str) -> int:
-        if not re.fullmatch(r"\d{1,7}", raw, re.ASCII) or not at_least <= int(raw) <= most:
-            raise ValueError(f"write a whole number, {f'at least {at_least}, ' if at_least else ''}at most {most}")
-        return int(raw)
-
-    return number
-
-
-def _limit(raw: str) -> int | None:
-    """Return how many nodes a namespace may reserve; None means no limit."""
-    if raw != "none" and not re.fullmatch(r"\d{1,6}", raw, re.ASCII):
-        raise ValueError("write a whole number of nodes, or none")
-    if raw == "none":
-        return None
-    return int(raw)
 
 
 def _verbosity(raw: str) -> int:
@@ -116,15 +99,9 @@ class ControllerSettings(WatcherSettings):
         "host:port or unix:/path of the gRPC service UltraServers, which is unauthenticated and read-only; 0 or empty "
         "switches it off",
     )
-    tag_timeout: datetime.timedelta = _duration(
-        "60s", "a reserved node that has not tagged its devices within this time is replaced"
-    )
-    node_failure_grace: datetime.timedelta = _duration(
-        "5m", "failureStrategy acts on a node that has not been Ready for this time"
-    )
-    fault_grace: datetime.timedelta = _duration(
-        "3m", "failureStrategy acts on a fault of a device or link that has lasted this time"
-    )
+    tag_timeout: datetime.timedelta = _of_plan("tag_timeout")
+    node_failure_grace: datetime.timedelta = _of_plan("node_failure_grace")
+    fault_grace: datetime.timedelta = _of_plan("fault_grace")
     allow_short_graces: bool = _setting(
         "false",
         f"accept a --fault-grace and a --node-failure-grace of less than {_seconds(NOTICED)}, for tests: while a watch "
@@ -133,56 +110,17 @@ class ControllerSettings(WatcherSettings):
         truth,
         shown=False,
     )
-    node_conditions: tuple[FaultCondition, ...] = _setting(
-        node_conditions.DEFAULT_TEXT,
-        "conditions of Nodes with which agents report faults, as Type=Status[:ReasonPrefix],…; empty for none",
-        "LIST",
-        node_conditions.parse,
-    )
-    block_annotation: str = _setting(
-        capacity_block.ANNOTATION,
-        "annotation of Nodes that says when their capacity block ends, as 2026-12-01T11:30:00Z; empty for none",
-        "NAME",
-        capacity_block.name,
-    )
-    block_lead: datetime.timedelta = _duration("60m", "EC2 may take instances back this long before their block ends")
-    block_notice: datetime.timedelta = _duration("30m", "workloads get the notice this long before that")
-    outage_nodes: int = _setting(
-        "3",
-        "an outage, in which no failureStrategy acts, is at least this many nodes of UltraServers that are not Ready, "
-        "are reported as unhealthy, or have lost their tags",
-        "N",
-        _up_to(1_000_000),
-    )
-    outage_percent: int = _setting(
-        "55", "an outage is more than this percentage of those nodes; 100 means never", "PERCENT", _up_to(100)
-    )
-    restart_limit: int = _setting(
-        "3",
-        "RestartAll restarts a workload this many times in a row, and not again until an hour without a fault has "
-        "passed",
-        "N",
-        _up_to(1_000),
-    )
-    starvation_threshold: datetime.timedelta = _duration(
-        "10m", "a workload that has waited this long holds back others of its instance type"
-    )
-    max_reserved_nodes: int | None = _setting(
-        "none", f"nodes that a namespace without the annotation {LIMIT_ANNOTATION} may reserve", "N", _limit
-    )
-    max_waiting_workloads: int = _setting(
-        "1000",
-        "workloads of one namespace without nodes that the controller looks for nodes for; further ones wait for their "
-        "turn; each takes 8 KiB of memory",
-        "N",
-        _up_to(1_000_000, at_least=1),
-    )
-    spares: spare_groups.Numbers = _setting(
-        "",
-        "groups of four nodes that only groups which must move may take, as TYPE=NUMBER,…; empty for none",
-        "LIST",
-        spare_groups.parse,
-    )
+    node_conditions: tuple[FaultCondition, ...] = _of_plan("node_conditions")
+    block_annotation: str = _of_plan("block_annotation")
+    block_lead: datetime.timedelta = _of_plan("block_lead")
+    block_notice: datetime.timedelta = _of_plan("block_notice")
+    outage_nodes: int = _of_plan("outage_nodes")
+    outage_percent: int = _of_plan("outage_percent")
+    restart_limit: int = _of_plan("restart_limit")
+    starvation_threshold: datetime.timedelta = _of_plan("starvation_threshold")
+    max_reserved_nodes: int | None = _of_plan("max_reserved_nodes")
+    max_waiting_workloads: int = _of_plan("max_waiting_workloads")
+    spares: spare_groups.Numbers = _of_plan("spares")
     jobs_may_reserve: bool = _setting(
         "false",
         f"jobs with the annotation {GROUP}/ultraservers reserve UltraServers, in namespaces with the label "
@@ -205,10 +143,7 @@ class ControllerSettings(WatcherSettings):
         truth,
         shown=False,
     )
-    starvation_limit: datetime.timedelta = _duration(
-        "30m",
-        "how long a workload that has waited for --starvation-threshold may hold back others of its instance type",
-    )
+    starvation_limit: datetime.timedelta = _of_plan("starvation_limit")
 
     @property
     def limits(self) -> Limits:
