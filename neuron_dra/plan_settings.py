@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import Any, Final
 
-from neuron_dra.core import capacity_block, durations, node_conditions
+from neuron_dra.core import capacity_block, durations, node_conditions, user_text
+from neuron_dra.core.node_conditions import FaultCondition
 from neuron_dra.planner.fleet import spares as spare_groups
+from neuron_dra.planner.fleet.limits import DEFAULT_LIMITS, Limits
 from neuron_dra.planner.observed.model import LIMIT_ANNOTATION
 from neuron_dra.setting_table import Setting
 
@@ -98,3 +101,60 @@ SETTINGS: Final[Mapping[str, Setting]] = {
     ),
 }
 """By the name of the field in the controller's settings."""
+
+OTHER_FLAGS: Final = frozenset(
+    {
+        *("identity", "health-probe-bind-address", "metrics-bind-address", "kubeconfig", "kube-api-server"),
+        *("log-format", "v", "leader-elect", "leader-election-namespace", "grpc-address", "allow-short-graces"),
+        *("jobs-may-reserve", "qualifications", "queues"),
+    }
+)
+"""The controller's flags that change no plan."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanSettings:
+    """What a plan depends on besides the objects and the time.
+
+    - `changed`: the flags whose values are not the defaults, as they are written.
+    - `problems`: the arguments that could not be read, and why; each has its default.
+    """
+
+    limits: Limits = DEFAULT_LIMITS
+    fault_conditions: tuple[FaultCondition, ...] = node_conditions.DEFAULT
+    block_annotation: str = capacity_block.ANNOTATION
+    changed: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+
+
+def of_arguments(words: Sequence[str]) -> PlanSettings:
+    """Return the settings of a controller with these arguments, which somebody else wrote."""
+    values: dict[str, Any] = {}
+    changed: dict[str, str] = {}
+    problems = []
+    for word, following in zip(words, (*words[1:], ""), strict=True):
+        written_flag, equals_sign, text = word.partition("=")
+        flag = f"--{written_flag.lstrip('-')}"  # Go's flags may have one dash
+        name = flag.removeprefix("--").replace("-", "_")
+        if not word.startswith("-") or flag.removeprefix("--") in OTHER_FLAGS:
+            continue
+        if name not in SETTINGS:
+            problems.append(f"this release has no argument {user_text.shown(written_flag)}")
+            continue
+        if not equals_sign:
+            text = "" if following.startswith("-") else following
+        try:
+            values[name] = SETTINGS[name].read(text)
+        except ValueError as err:
+            problems.append(f"{flag}={user_text.printable(text)}: {err}")
+            continue
+        changed.pop(name, None)  # the last of several counts
+        if values[name] != SETTINGS[name].read(SETTINGS[name].default):
+            changed[name] = f"{flag}={user_text.printable(text)}"
+    return PlanSettings(
+        Limits(**{field.name: values[field.name] for field in fields(Limits) if field.name in values}),
+        values.get("node_conditions", node_conditions.DEFAULT),
+        values.get("block_annotation", capacity_block.ANNOTATION),
+        tuple(changed.values()),
+        tuple(problems),
+    )

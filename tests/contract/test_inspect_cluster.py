@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from neuron_dra.ask.read import cluster, kubectl_words
+from neuron_dra.ask.world import imagined
 from neuron_dra.core.wire import Obj
 from neuron_dra.emulation.embedded_api.faults import InjectedFault
 from neuron_dra.emulation.embedded_api.server import EmbeddedApi
@@ -79,6 +80,36 @@ async def test_kinds_that_a_cluster_lacks_are_named(tmp_path: Path) -> None:
     assert done.returncode == 0, done
     assert "left out: Event (forbidden)" in done.stderr
     assert "left out: DeviceTaintRule (this cluster does not have it)" in done.stderr
+
+
+async def test_simulate_reads_the_settings_of_the_controller(tmp_path: Path) -> None:
+    container = {"name": "controller", "image": "c", "args": ["--spares=trn2u.48xlarge=1"]}
+    labels = {"app.kubernetes.io/name": "neuron-ultraserver-controller", "app.kubernetes.io/component": "controller"}
+    meta = {"name": "neuron-ultraserver-controller", "namespace": "neuron-dra-driver", "labels": labels}
+    template = {"metadata": {"labels": labels}, "spec": {"containers": [container]}}
+    spec = {"selector": {"matchLabels": labels}, "template": template}
+    deployment: Obj = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": meta, "spec": spec}
+    workload = {
+        "apiVersion": "neuron.aws.com/v1",
+        "kind": "NeuronUltraServerWorkload",
+        "metadata": {"name": "train"},
+        "spec": {"instanceType": "trn2u.48xlarge", "topologySize": 4, "serverCount": 1},
+    }
+    file = tmp_path / "job.json"
+    pod = small_clusters.pod("rank-0", "train")
+    file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": [workload, pod]}))
+    async with EmbeddedApi(controllers=False) as api:
+        namespace: Obj = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "neuron-dra-driver"}}
+        fill(api, [namespace, *imagined.fleet("1 x ultraserver trn2u.48xlarge", "test"), deployment])
+        config = str(api.write_kubeconfig(tmp_path / "config"))
+        done = await answer("simulate", str(file), "--kubeconfig", config)
+        api.faults.add(InjectedFault(verb="get", resource="deployments", status=403, times=None))
+        forbidden = await answer("simulate", str(file), "--kubeconfig", config)
+    said = " ".join(done.stdout.split())
+    assert "from Deployment neuron-dra-driver/neuron-ultraserver-controller: --spares=trn2u.48xlarge=1" in said, done
+    assert "not reserved" in said
+    assert "left out: Deployment (forbidden)" in forbidden.stderr, forbidden
+    assert "settings of the UltraServer controller: the defaults" in " ".join(forbidden.stdout.split())
 
 
 async def test_job_without_pods_is_read_by_its_name(tmp_path: Path) -> None:

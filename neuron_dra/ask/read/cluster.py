@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from neuron_dra.ask.read import job_objects, snapshot
-from neuron_dra.ask.read.snapshot import Snapshot
+from neuron_dra.ask.read.snapshot import Key, Snapshot
 from neuron_dra.errors import ApiError, Forbidden, NeuronDraError, NotFound, NotServed, SettingsError
 from neuron_dra.kube import config, objects, requests
 from neuron_dra.kube.client import KubeClient
@@ -64,10 +64,8 @@ def connection(kubeconfig: str, context: str) -> KubeConfig:
         ) from None
 
 
-def read(
-    kube: KubeConfig, namespace: str, run: Callable[..., Any] = asyncio.run, jobs: Sequence[tuple[str, str]] = ()
-) -> Snapshot:
-    """Return the snapshot of a cluster, with these workloads of the namespace, by kind and name.
+def read(kube: KubeConfig, namespace: str, run: Callable[..., Any] = asyncio.run, jobs: Sequence[Key] = ()) -> Snapshot:
+    """Return the snapshot of a cluster, with these workloads; one without a namespace is in `namespace`.
 
     Kinds that it lacks, or that may not be read, are left out. `namespace` is read where all namespaces are forbidden.
     `run` runs a coroutine.
@@ -87,12 +85,12 @@ def reason(err: NeuronDraError) -> str:
     return str(err)
 
 
-async def _read(kube: KubeConfig, namespace: str, jobs: Sequence[tuple[str, str]]) -> Snapshot:
+async def _read(kube: KubeConfig, namespace: str, jobs: Sequence[Key]) -> Snapshot:
     left_out: dict[str, str] = {}
     damaged: list[snapshot.DamagedObject] = []
     async with KubeClient(kube) as client:
         kinds = (_kind(client, kind, namespace, left_out, damaged) for kind in RESOURCES)
-        named = (_job(client, kind, namespace, name, left_out) for kind, name in jobs)
+        named = (_job(client, kind, own_namespace or namespace, name, left_out) for kind, own_namespace, name in jobs)
         object_lists = await asyncio.gather(*kinds, *named)
         server = await _version(client)
     for kind in OPTIONAL:

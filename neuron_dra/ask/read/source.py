@@ -22,7 +22,7 @@ from neuron_dra.core import labels, program
 from neuron_dra.errors import SettingsError
 
 if TYPE_CHECKING:
-    from neuron_dra.ask.read.snapshot import Snapshot
+    from neuron_dra.ask.read.snapshot import Key, Snapshot
 
 MOST_AT_ONCE: Final = 2**24
 """Bytes of standard input that are read as a whole; a longer list as kubectl prints it is read object by object."""
@@ -102,10 +102,11 @@ def files(args: argparse.Namespace) -> list[str]:
     return names
 
 
-def load(args: argparse.Namespace, jobs: Sequence[tuple[str, str]] = ()) -> tuple[Snapshot, str]:
+def load(args: argparse.Namespace, jobs: Sequence[Key] = ()) -> tuple[Snapshot, str]:
     """Return the snapshot and the namespace for names without one; standard error has what was left out.
 
-    `jobs` are workloads, by kind and name, that are read from the cluster too. Raises SettingsError.
+    `jobs` are workloads that are read from the cluster too; one without a namespace is in this one. Raises
+    SettingsError.
     """
     loaded, namespace = reader(args, jobs)()
     keep(loaded)
@@ -122,7 +123,7 @@ def keep(snapshot_or_world: object) -> None:
     gc.freeze()
 
 
-def reader(args: argparse.Namespace, jobs: Sequence[tuple[str, str]] = ()) -> Callable[[], tuple[Snapshot, str]]:
+def reader(args: argparse.Namespace, jobs: Sequence[Key] = ()) -> Callable[[], tuple[Snapshot, str]]:
     """Return a function that reads the cluster or the file, as `load` does, with one login. Raises SettingsError."""
     gc.disable()  # a snapshot has millions of values, none of which is garbage
     if args.snapshot:

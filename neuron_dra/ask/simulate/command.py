@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
     from neuron_dra.ask.read import manifests
     from neuron_dra.ask.read.snapshot import build, key_of
     from neuron_dra.ask.render import terminal
-    from neuron_dra.ask.simulate import annotated, reserved, rewritten, simulation
+    from neuron_dra.ask.simulate import annotated, deployed, reserved, rewritten, simulation
     from neuron_dra.ask.world import server, unseen
     from neuron_dra.ask.world.world import World
 
@@ -80,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
     if args.fleet:
         cluster_snapshot, namespace = None, args.namespace or "default"
     else:
-        cluster_snapshot, namespace = source.load(args)
+        cluster_snapshot, namespace = source.load(args, [deployed.KEY] if any(map(_reserves, files)) else [])
     expanded = manifests.expand(files, namespace)
     checked = build([*expanded.objects, *expanded.pods, *expanded.daemons])  # checks the fields
     if not expanded.pods and not expanded.daemons:
@@ -122,6 +122,14 @@ def run(args: argparse.Namespace) -> int:
     if all(outcome.runs for outcome in outcomes):
         return 0
     return 1
+
+
+def _reserves(raw_object: Wire) -> bool:
+    """Return True for an object of a manifest that makes the UltraServer controller reserve nodes."""
+    from neuron_dra.core import job_wish, ultraserver
+
+    annotations = (raw_object.get("metadata") or {}).get("annotations") or {}
+    return raw_object.get("kind") == ultraserver.WORKLOAD_KIND or job_wish.ANNOTATION in annotations
 
 
 def _without_interfaces(outcomes: Sequence[PodOutcome]) -> list[str]:

@@ -18,6 +18,7 @@ from neuron_dra.core.ultraserver import WORKLOAD_KIND
 from neuron_dra.core.wire import Wire
 
 if TYPE_CHECKING:
+    from neuron_dra.plan_settings import PlanSettings
     from neuron_dra.planner.plan.planning import Limits
     from neuron_dra.planner.rehearsal import Rehearsal
 
@@ -52,7 +53,7 @@ def reserve(
 ) -> ReservedObjects:
     """Return what changes after the controller has handled the workloads at `now`, besides the other `manifests`.
 
-    Without `limits`, those are the controller's defaults, with the spares that the UltraServers show.
+    Without `limits`, those are the controller's (`_settings`).
 
     A workload that the cluster has already stays as it is there.
     """
@@ -60,7 +61,6 @@ def reserve(
     if not unknown_workloads:
         return ReservedObjects()
     from neuron_dra.planner import rehearsal  # most manifests have no workload, and need no planner
-    from neuron_dra.planner.plan.planning import DEFAULT_LIMITS
 
     new = [rehearsal.submitted(workload, now) for workload in unknown_workloads]
     items: dict[Key, Wire] = {}
@@ -68,8 +68,14 @@ def reserve(
         items |= {key_of(node): _registered(node) for node in source.all("Node")}
         items |= {key_of(item): item for kind in KINDS for item in source.all(kind)}
     items |= {key_of(workload): workload for workload in new}
-    used_limits = limits or replace(DEFAULT_LIMITS, spares=_spares(snapshot))
-    rehearsed = rehearsal.Rehearsal(items.values(), now, used_limits)
+    settings, settings_notes = _settings(snapshot)
+    rehearsed = rehearsal.Rehearsal(
+        items.values(),
+        now,
+        limits or settings.limits,
+        fault_conditions=settings.fault_conditions,
+        block_annotation=settings.block_annotation,
+    )
     rehearsed.settle()
     reserved_objects = ReservedObjects()
     for key, item in rehearsed.changed.items():
@@ -80,10 +86,27 @@ def reserve(
     for workload in new:
         _, namespace, name = key_of(workload)
         reserved_objects.notes.append(_note(rehearsed, WorkloadView.of(rehearsed.workload(namespace, name))))
-    kept_free = [f"{number} x {instance_type}" for instance_type, number in used_limits.spares]
-    settings = f"spares {', '.join(kept_free)}, else the defaults" if kept_free else "the defaults"
-    reserved_objects.notes.append(f"settings of the UltraServer controller: {settings}")
+    reserved_objects.notes += settings_notes
     return reserved_objects
+
+
+def _settings(snapshot: Snapshot) -> tuple[PlanSettings, list[str]]:
+    """Return the controller's settings, and notes about them.
+
+    Without its Deployment they are the defaults, with the spares that the UltraServers show.
+    """
+    from neuron_dra.ask.simulate import deployed
+    from neuron_dra.plan_settings import PlanSettings
+    from neuron_dra.planner.fleet.limits import DEFAULT_LIMITS
+
+    settings, notes = deployed.settings(snapshot)
+    if settings is not None:
+        return settings, notes
+    spares = _spares(snapshot)
+    kept_free = [f"{number} x {instance_type}" for instance_type, number in spares]
+    text = f"spares {', '.join(kept_free)}, else the defaults" if kept_free else "the defaults"
+    notes.append(f"settings of the UltraServer controller: {text}")
+    return PlanSettings(replace(DEFAULT_LIMITS, spares=spares)), notes
 
 
 def _registered(node: Wire) -> Wire:

@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
     _, first_name = requested[0]
     if by_label and any(name for _, name in requested):
         raise SettingsError(f"-l and {first_name}: give a name or labels")
-    named_jobs = [(kind, name) for kind, name in requested if kind in jobs.KINDS.values() and name]
+    named_jobs = [(kind, "", name) for kind, name in requested if kind in jobs.KINDS.values() and name]
     snapshot, namespace = source.load(args, named_jobs)
     from neuron_dra.ask.why import answer
     from neuron_dra.ask.world.world import World
