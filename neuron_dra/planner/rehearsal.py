@@ -27,13 +27,13 @@ from neuron_dra.core.ultraserver import (
 from neuron_dra.core.wire import Obj, Wire
 from neuron_dra.planner.decisions import objects
 from neuron_dra.planner.decisions.actions import (
-    NOTHING_KEPT,
     Action,
     CreateTemplate,
     CreateUltraServer,
     DeleteTemplate,
     DeleteUltraServer,
     Evict,
+    Kept,
     LabelNode,
     SetFinalizers,
     SetUltraServerFinalizers,
@@ -108,7 +108,11 @@ class Rehearsal:
 
     def settle(self) -> None:
         """Plan, write and tag until a plan has nothing to write."""
-        untagged, kept = set(self._slices_by_node), NOTHING_KEPT
+        untagged = {node_name for node_name in self._slices_by_node if self._may_change_tag(node_name)}
+        # What this rehearsal created needs no write before something is reserved in it, and no Node needs one.
+        open_names = self._index.group_by_name.keys() | self._index.ultraserver_by_name.keys()
+        created_names = {name for kind, _, name in self.changed if kind == ULTRASERVER}
+        kept = Kept(self._index.version, open=frozenset(open_names - created_names))
         for _ in range(PLANS_AT_MOST):
             plan = plan_of(self._index, self._now, self._limits, self._known, kept)
             self._known = replace(self._known, turns=plan.turns)
@@ -231,6 +235,14 @@ class Rehearsal:
         members = {str(entry.get("nodeName")) for entry in topology}
         self._server_by_node |= dict.fromkeys(members, server["metadata"]["name"])
         return members
+
+    def _may_change_tag(self, node_name: str) -> bool:
+        """Return False for a node without a tag whose NeuronUltraServer has no reservations."""
+        published = self._index.published_by_name.get(node_name)
+        if published is None or published.tag is not None or not published.complete:
+            return True
+        server = self._stored.get((ULTRASERVER, NAMESPACE, self._server_by_node.get(node_name, "")), {})
+        return bool((server.get("status") or {}).get("allocations"))
 
     def _tag(self, node_names: Iterable[str]) -> bool:
         """Tag the slices of these nodes as their plugins do; return True if a tag changed."""

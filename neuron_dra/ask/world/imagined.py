@@ -9,6 +9,8 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from typing import Any, Final
 
+import msgspec
+
 from neuron_dra import __version__
 from neuron_dra.api import objects
 from neuron_dra.api.objects import slice_objects
@@ -192,7 +194,7 @@ class _OfType:
             items = _slices(self.spec, position if self._grouped else None, self._sets)
             self._texts_by_position[position] = [self._text(raw_slice) for raw_slice in items]
         for text, published in self._texts_by_position[position]:
-            raw_slice = json.loads(text.replace(_PLACE, name).replace(f"{_PLACE}-server".upper(), server))
+            raw_slice = msgspec.json.decode(text.replace(_PLACE, name).replace(f"{_PLACE}-server".upper(), server))
             if published is not None:
                 raw_slice["spec"]["devices"] = published
             yield raw_slice

@@ -170,8 +170,8 @@ def _tag(attributes: Mapping[str, Any]) -> Tag | None:
 
 def _value(attributes: Mapping[str, Any], name: str, kind: str) -> Any:
     """Return an attribute of this kind, with or without the domain of the driver; None without it."""
-    value = attributes.get(name) or attributes.get(QUALIFIED[name]) or {}
-    if isinstance(value, Mapping):
+    value = attributes.get(name) or attributes.get(QUALIFIED[name])
+    if value and isinstance(value, Mapping):
         return value.get(kind)
     return None
 
