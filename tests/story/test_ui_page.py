@@ -21,7 +21,7 @@ from neuron_dra.kube.config import KubeConfig
 from tests.support import browser as browsers
 from tests.support import shown_fleet
 from tests.support import small_clusters as small
-from tests.support.browser import PICTURES, Watched, browser_test, opened
+from tests.support.browser import CUT, PICTURES, Watched, browser_test, opened
 
 TABLET = {"width": 1024, "height": 768}
 PHONE = {"width": 390, "height": 844}
@@ -55,10 +55,6 @@ STRAY = r"""() => {
     return found;
 }"""
 """Returns the texts with right-to-left letters that could reorder what is beside them."""
-CUT = """() => [...document.querySelectorAll("html, header *, main, main *:not(.map *, .hidden, input)")]
-    .filter((each) => each.clientWidth && each.scrollWidth > each.clientWidth + 1)
-    .map((each) => each.outerHTML.slice(0, 100))"""
-"""Returns the elements that are wider than the place that they have."""
 LINKS = "[...document.querySelectorAll('main a')].map((each) => each.getAttribute('href'))"
 
 VIEWS = {
@@ -208,6 +204,76 @@ async def test_lists_are_sorted_filtered_and_counted(browser: Browser) -> None:
         await page.page.get_by_label("Filter: nodes").fill("cordoned")
         await page.text("9 nodes of 150")
         assert (await names.all_inner_texts())[:2] == ["trn2-135", "trn2-119"]
+
+
+@browser_test
+async def test_what_waits_is_sorted_and_filtered(browser: Browser) -> None:
+    """By age, name, kind and number of pods; the oldest first, until a user sorts."""
+    waiting = [
+        _waiting_since("p-10", "whole", "2026-01-01T00:00:00Z"),
+        *(_waiting_since(f"p-9{suffix}", "seventeen", "2026-01-03T00:00:00Z") for suffix in ("", "b")),
+        shown_fleet.workload("llm", "ml", "Pending", ready=False),
+    ]
+    waiting[-1]["metadata"]["creationTimestamp"] = "2026-01-02T00:00:00Z"
+    made = session.of_file(small.cluster([*shown_fleet.mixed(0, 1, waiting=0), *waiting]), "cluster.json")
+    async with made.served() as server:
+        page = await opened(browser, server.host, opening.address(server.host, made.token))
+        await page.view("#waiting")
+        links = page.page.locator("ol.waiting > li > p:first-child a")
+        await page.text("3 of 3")
+        assert await links.all_inner_texts() == ["ml/p-10", "ml/llm", "ml/p-9"]
+        orders = {}
+        for order in ("Name", "Name", "Kind", "Pods", "Age", "Age"):
+            await page.page.get_by_role("group", name="Sort").get_by_role("button", name=order).click()
+            pressed = await page.page.locator("main button[aria-pressed=true]").inner_text()
+            orders[pressed] = await links.all_inner_texts()
+        assert orders == {
+            "Name \N{UPWARDS ARROW}": ["ml/llm", "ml/p-9", "ml/p-10"],
+            "Name \N{DOWNWARDS ARROW}": ["ml/p-10", "ml/p-9", "ml/llm"],
+            "Kind \N{UPWARDS ARROW}": ["ml/p-10", "ml/p-9", "ml/llm"],
+            "Pods \N{DOWNWARDS ARROW}": ["ml/p-9", "ml/p-10", "ml/llm"],
+            "Age \N{DOWNWARDS ARROW}": ["ml/p-10", "ml/llm", "ml/p-9"],
+            "Age \N{UPWARDS ARROW}": ["ml/p-9", "ml/llm", "ml/p-10"],
+        }
+        await page.page.get_by_label("Filter: what waits").fill("p-")
+        await page.text("2 of 3")
+        assert await links.all_inner_texts() == ["ml/p-9", "ml/p-10"]
+
+
+def _waiting_since(name: str, template: str, since: str) -> Obj:
+    pod = small.pod(name, template, namespace="ml")
+    pod["metadata"]["creationTimestamp"] = since
+    return pod
+
+
+@browser_test
+async def test_words_with_hyphens_and_cells_stay_whole_on_a_phone(browser: Browser) -> None:
+    """A short name does not break at its hyphen, the parts of a cell follow each other, and a dialog has a margin."""
+    made = session.of_file(small.cluster(shown_fleet.mixed(4, 20)), "cluster.json")
+    async with made.served() as server:
+        address = opening.address(server.host, made.token)
+        page = await opened(browser, server.host, address, viewport=PHONE)
+        await page.text("vertical links down")
+        lines = "[...document.querySelectorAll('.whole')].map((word) => word.getClientRects().length)"
+        assert set(await page.page.evaluate(lines)) == {1}
+        await page.view("#nodes")
+        await page.text("36 nodes")
+        letter = "[...document.querySelectorAll('tbody .key')].map((key) => key.getBoundingClientRect().width)"
+        assert max(await page.page.evaluate(letter)) < 40, "a letter is as wide as its cell"
+        await page.page.keyboard.press("?")
+        left = "document.getElementById('help').getBoundingClientRect().left"
+        assert await page.page.evaluate(left) > 5
+
+
+@browser_test
+async def test_the_map_is_as_high_as_a_small_fleet(browser: Browser) -> None:
+    made = session.of_file(small.cluster(shown_fleet.mixed(0, 1)), "cluster.json")
+    async with made.served() as server:
+        page = await opened(browser, server.host, opening.address(server.host, made.token))
+        await page.text("free: 1")
+        height = "document.querySelector('.map').getBoundingClientRect().height"
+        await page.page.wait_for_function(f"{height} < 200")
+        assert await page.page.evaluate(height) > 100
 
 
 @browser_test

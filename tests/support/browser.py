@@ -24,6 +24,11 @@ PACKAGES = {"chromium": "chromium", "fonts-dejavu-core": "/usr/share/fonts/truet
 TIMEOUT_MS = 120_000
 """How long a page may take to show something, on a machine that is busy with much else."""
 
+CUT = """() => [...document.querySelectorAll("html, header *, main, main *:not(.map *, .hidden, input)")]
+    .filter((each) => each.clientWidth && each.scrollWidth > each.clientWidth + 1)
+    .map((each) => each.outerHTML.slice(0, 100))"""
+"""Returns the elements that are wider than the place that they have."""
+
 browser_test = pytest.mark.tool
 """Mark a test that runs a browser."""
 

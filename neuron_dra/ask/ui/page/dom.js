@@ -4,6 +4,7 @@
 const SVG = "http://www.w3.org/2000/svg";
 const LONGEST = 1000; // characters of a text of the cluster: a tenant can write 32,000 into one
 const SHORT = 20; // characters of a name that stays in one line
+const WHOLE = 24; // characters of a word with hyphens that stays in one line, such as --kubernetes
 const CONTROLS = /[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g;
 
 /** Return a text with its invisible marks of direction written out: one that is not closed would end an isolation. */
@@ -40,7 +41,13 @@ export function name(text) {
   const whole = String(text);
   const left = whole.length - LONGEST;
   const style = whole.length > SHORT ? {} : { class: "short" };
-  return make("bdi", style, left > 0 ? `${whole.slice(0, LONGEST)} … ${count(left, "more character")}` : whole);
+  return make("bdi", style, words(left > 0 ? `${whole.slice(0, LONGEST)} … ${count(left, "more character")}` : whole));
+}
+
+/** Return a text whose short words do not break after a hyphen. */
+function words(text) {
+  const isWhole = (word) => word.includes("-") && word.length <= WHOLE;
+  return text.split(/(\s+)/).map((word) => (isWhole(word) ? make("span", { class: "whole" }, word) : word));
 }
 
 /** Return a text of a cluster, isolated from what is around, where there are no elements. */

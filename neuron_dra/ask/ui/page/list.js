@@ -19,8 +19,23 @@ function plainHead(heading) {
 }
 
 /** A field that filters what is below it while one types. */
-export function filterField(label, onInput) {
-  return make("input", { type: "search", class: "filter", "aria-label": label, placeholder: "Filter", autocomplete: "off", spellcheck: "false", dir: "auto", input: onInput });
+export function filterField(label, onInput, placeholder = "Filter") {
+  return make("input", { type: "search", class: "filter", "aria-label": label, placeholder, autocomplete: "off", spellcheck: "false", dir: "auto", input: onInput });
+}
+
+/** A button that sorts what is below it, with an arrow if that is its order. */
+export function sortButton(title, isSorted, isDown, onClick, attributes = {}) {
+  return make("button", { type: "button", "data-key": title, click: onClick, ...attributes }, title, isSorted ? (isDown ? " ↓" : " ↑") : "");
+}
+
+/** Return the items in the order of their values: texts as a person counts, numbers by size. */
+export function sortedBy(items, value, isDown = false) {
+  return items.toSorted((first, second) => (isDown ? -1 : 1) * compare(value(first), value(second)));
+}
+
+/** Return an age that can be compared. Without a time, nobody can say that it is old. */
+export function ageOf(since) {
+  return -Date.parse(since) || -Infinity;
 }
 
 export class List {
@@ -61,8 +76,8 @@ export class List {
     const isFound = (item) => this.columns.some(([, value]) => String(value(item)).toLowerCase().includes(words));
     const matching = this.items.filter((item) => !words || isFound(item));
     const [, value] = this.columns[this.by];
-    matching.sort((first, second) => (this.isDown ? -1 : 1) * compare(value(first), value(second)));
-    const shown = matching.slice(0, this.most);
+    const byName = sortedBy(matching, this.columns[0][1]);
+    const shown = sortedBy(byName, value, this.isDown).slice(0, this.most);
     const all = words ? `${count(matching.length, this.noun)} of ${this.items.length.toLocaleString("en")}` : count(matching.length, this.noun);
     show(this.told, shown.length < matching.length ? `the first ${shown.length.toLocaleString("en")} of ${all}` : all);
     this.more.hidden = shown.length === matching.length;
@@ -73,7 +88,7 @@ export class List {
   head(title, at) {
     const order = this.isDown ? "descending" : "ascending";
     const isSorted = at === this.by;
-    const button = make("button", { type: "button", class: "sort", "data-key": title, click: () => this.sort(at) }, title, isSorted ? (this.isDown ? " ↓" : " ↑") : "");
+    const button = sortButton(title, isSorted, this.isDown, () => this.sort(at), { class: "sort" });
     return make("th", { scope: "col", "data-head": title, "aria-sort": isSorted ? order : false }, button);
   }
 }

@@ -2,7 +2,7 @@
 
 import { count, make, name, show, shown, sorted } from "./dom.js";
 import { linkOf } from "./fleet.js";
-import { List, filterField } from "./list.js";
+import { List, ageOf, filterField, sortButton, sortedBy } from "./list.js";
 import { age } from "./reports.js";
 import { link } from "./routes.js";
 import { STATES } from "./states.js";
@@ -85,7 +85,7 @@ export class WorkloadsView extends ListView {
       ["UltraServers", ([, row]) => row.servers.join(", "), ([, row]) => fewLinks("server", row.servers)],
       ["Type", ([, row]) => row.type || "any type"],
       ["Reason", ([, row]) => row.reason || "-"],
-      ["Age", ([, row]) => -Date.parse(row.since) || 0, ([, row]) => age(row.since) || "unknown"],
+      ["Age", ([, row]) => ageOf(row.since), ([, row]) => age(row.since) || "unknown"],
     ]);
     super(store, "UltraServer workloads", "There is no NeuronUltraServerWorkload.", list, () => [...store.all("workloads")]);
   }
@@ -100,24 +100,46 @@ function fewLinks(view, names) {
   return names.length > LINKS ? [links, ` and ${shown(names.length - LINKS)} more`] : links;
 }
 
+// What waits is sorted by these values. Causes cannot sort it, because they are asked only for what is in sight.
+const ORDERS = {
+  Age: ({ since }) => ageOf(since),
+  Name: ({ namespace, first }) => `${namespace}/${first}`,
+  Kind: ({ view, told }) => `${view} ${told}`,
+  Pods: ({ view, others }) => (view === "pod" ? 1 + others.length : 0),
+};
+
 export class WaitingView {
   constructor(store) {
     this.store = store;
     this.title = "Waiting";
-    this.filter = filterField("Filter: what waits", () => this.update());
+    this.by = "Age";
+    this.isDown = true;
+    this.filter = filterField("Filter: what waits", () => this.update(), "Filter by name");
+    this.orders = make("div", { class: "orders", role: "group", "aria-label": "Sort what waits" });
     this.list = new WaitingList(store, PAGE_OF_WAITING);
     this.told = make("p", { class: "quiet", role: "status" });
     this.more = make("button", { type: "button", click: () => this.showMore() }, "show more");
   }
 
   open(main) {
-    main.replaceChildren(make("h1", {}, "What waits"), make("div", { class: "bar" }, this.filter, this.told), this.list.element, this.more);
+    main.replaceChildren(make("h1", {}, "What waits"), make("div", { class: "bar" }, this.filter, this.orders, this.told), this.list.element, this.more);
     this.update();
   }
 
   showMore() {
     this.list.most += PAGE_OF_WAITING;
     this.update();
+  }
+
+  sort(by) {
+    this.isDown = by === this.by ? !this.isDown : by === "Pods" || by === "Age";
+    this.by = by;
+    this.update();
+  }
+
+  showOrders() {
+    const buttons = Object.keys(ORDERS).map((title) => sortButton(title, title === this.by, this.isDown, () => this.sort(title), { "aria-pressed": String(title === this.by) }));
+    show(this.orders, "sort by", buttons);
   }
 
   update() {
@@ -127,9 +149,11 @@ export class WaitingView {
     const matching = words ? items.filter(has) : items;
     const none = waitingNumbers(this.store).pods === null ? "Whether pods wait is unknown." : "No pod and no workload waits for Neuron devices.";
     const shownItems = Math.min(matching.length, this.list.most);
-    show(this.told, items.length ? `${shown(shownItems)} of ${shown(items.length)}, the oldest first; equal pods are together` : none);
+    show(this.told, items.length ? `${shown(shownItems)} of ${shown(items.length)}; equal pods are together` : none);
+    for (const element of [this.filter, this.orders]) element.hidden = items.length === 0;
+    this.showOrders();
     this.more.hidden = matching.length <= this.list.most;
-    this.list.put(matching);
+    this.list.put(sortedBy(matching, ORDERS[this.by], this.isDown));
   }
 }
 

@@ -6,6 +6,7 @@ import { SIZES, arranged, between, neighbor, nodeAt, short } from "./layout.js";
 import { link } from "./routes.js";
 import { MARKS, STATES, palette } from "./states.js";
 
+const BORDER = 2; // pixels above and below, together
 const KEYS = ["ArrowLeft", "ArrowRight", "ArrowUp", "ArrowDown", "Home", "End"];
 
 export class FleetMap {
@@ -39,6 +40,7 @@ export class FleetMap {
     if (width > 0 && key !== this.layout) {
       this.layout = key;
       this.arrangement = arranged(this.store, SIZES[this.size], width);
+      this.element.style.maxHeight = `${this.arrangement.height + BORDER}px`; // a small fleet has no empty map below it
       const height = Math.max(0, this.arrangement.height - this.element.clientHeight);
       this.spacer.style.height = `${height}px`;
       if (!this.arrangement.tiles.has(this.cursor)) this.cursor = this.arrangement.order[0] ?? "";

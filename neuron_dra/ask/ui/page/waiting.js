@@ -2,6 +2,7 @@
 
 import { answer } from "./answers.js";
 import { count, make, name, show } from "./dom.js";
+import { ageOf, sortedBy } from "./list.js";
 import { age, change } from "./reports.js";
 import { link } from "./routes.js";
 
@@ -17,7 +18,7 @@ export function waitingNumbers(store) {
   };
 }
 
-/** Return what waits; equal pods are one item. */
+/** Return what waits, the oldest first; equal pods are one item. */
 export function waitingItems(store) {
   const workloads = [...store.all("workloads").values()].filter((row) => row.waits);
   const items = [
@@ -25,9 +26,8 @@ export function waitingItems(store) {
     ...[...store.all("waiting").values()].map((row) => ({ kind: "Pod", view: "pod", namespace: row.namespace, first: row.pods[0], others: row.pods.slice(1), since: row.since, told: "" })),
     ...[...store.all("stuck").values()].map((row) => ({ kind: "Pod", view: "pod", namespace: row.namespace, first: row.pod, others: [], since: row.since, told: `on node ${row.node}: ${row.text}` })),
   ];
-  // Without a time, it cannot be said that it is old.
-  const rank = ({ since }) => since || "9999";
-  return items.sort((first, second) => (rank(first) < rank(second) ? -1 : Number(rank(first) > rank(second))));
+  const byName = sortedBy(items, ({ namespace, first }) => `${namespace}/${first}`);
+  return sortedBy(byName, ({ since }) => ageOf(since), true);
 }
 
 export class WaitingList {
