@@ -117,6 +117,8 @@ def test_missing_template_is_the_cause_under_any_scheduler(capsys: pytest.Captur
     [
         ("scheduling.volcano.sh/queue-allocation-gate", "Volcano removes it when the pod's queue has capacity"),
         ("grove.io/podgang-pending-creation", "Grove removes it when the pod's PodGang is ready"),
+        ("kueue.x-k8s.io/admission", "Kueue removes it when it admits the pod"),
+        ("kueue.x-k8s.io/topology", "Kueue removes it when it has chosen the pod's part of the topology"),
     ],
 )
 def test_gates_of_queues_say_what_they_wait_for(
@@ -125,6 +127,30 @@ def test_gates_of_queues_say_what_they_wait_for(
     items = reported.asks(small.base("a"), 4, schedulerName="volcano", schedulingGates=[{"name": gate}])
     answer = why(capsys, tmp_path, items)
     assert answer.first.endswith(f"scheduling gates keep it from the scheduler: {gate}; {text}")
+
+
+def test_unknown_gate_is_named_and_no_program_is_blamed(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    gates = [{"name": "example.com/approval"}]
+    answer = why(capsys, tmp_path, reported.asks(small.base("a"), 4, schedulingGates=gates))
+    assert answer.first.endswith("scheduling gates keep it from the scheduler: example.com/approval")
+
+
+def test_gate_beside_kueues_is_named_with_kueues_reason(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """The pod waits for both programs."""
+    gates = [{"name": "kueue.x-k8s.io/admission"}, {"name": "grove.io/podgang-pending-creation"}]
+    items = reported.asks(small.base("a"), 4, schedulingGates=gates)
+    pod = next(item for item in items if item["kind"] == "Pod")
+    owner = {"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": pod["metadata"]["uid"]}
+    workload = {
+        "apiVersion": "kueue.x-k8s.io/v1beta1",
+        "kind": "Workload",
+        "metadata": {"name": "pod-p", "namespace": "default", "ownerReferences": [owner]},
+        "spec": {"queueName": "team", "active": True},
+        "status": {"conditions": [{"type": "QuotaReserved", "status": "False", "message": "no quota"}]},
+    }
+    answer = why(capsys, tmp_path, [*items, workload])
+    assert answer.first.endswith("Kueue has not admitted it: no quota")
+    assert "other gate grove.io/podgang-pending-creation; Grove removes it" in answer.text
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 from typing import Final
 
 from neuron_dra.ask.read.pod_views import KueueWorkloadView, PodView
@@ -11,13 +12,16 @@ from neuron_dra.ask.render.findings import Finding
 from neuron_dra.ask.world.world import World
 from neuron_dra.core.wire import Wire
 
-KUEUE: Final = ("kueue.x-k8s.io/admission", "kueue.x-k8s.io/topology")
+_KUEUE: Final = "kueue.x-k8s.io/"
 QUEUE_LABEL: Final = "kueue.x-k8s.io/queue-name"
 OWNERS: Final = {
+    "kueue.x-k8s.io/admission": "Kueue removes it when it admits the pod",
+    "kueue.x-k8s.io/topology": "Kueue removes it when it has chosen the pod's part of the topology",
+    "kueue.x-k8s.io/elastic-job": "Kueue removes it when it admits the new size of the job",
     "scheduling.volcano.sh/queue-allocation-gate": "Volcano removes it when the pod's queue has capacity",
     "grove.io/podgang-pending-creation": "Grove removes it when the pod's PodGang is ready",
 }
-"""Gates of other projects, and what each waits for: Volcano's documents on queue admission, and Grove's constants."""
+"""Gates of other projects, and what each waits for: constants of Kueue and Grove, and Volcano's documents on queues."""
 _CONDITIONS: Final = ("QuotaReserved", "Admitted")
 """Conditions of Kueue's Workload that are False for a reason while it waits, the first one first."""
 
@@ -25,10 +29,11 @@ _CONDITIONS: Final = ("QuotaReserved", "Admitted")
 def finding(world: World, pod: Wire) -> Finding:
     """Return the finding for a pod with scheduling gates."""
     gates = [gate.name for gate in PodView.of(pod).spec.scheduling_gates]
-    text = f"scheduling gates keep it from the scheduler: {', '.join(gates)}"
-    if not set(gates) & set(KUEUE):
-        who = [OWNERS[gate] for gate in gates if gate in OWNERS]
-        return Finding("SchedulingGate", "; ".join([text, *who]))
+    others = [gate for gate in gates if not gate.startswith(_KUEUE)]
+    removals = dict.fromkeys(OWNERS[gate] for gate in gates if gate in OWNERS)
+    text = "; ".join([f"scheduling gates keep it from the scheduler: {', '.join(gates)}", *removals])
+    if others == gates:
+        return Finding("SchedulingGate", text)
     meta = PodView.of(pod).metadata
     owners = {meta.uid, *(owner.uid for owner in meta.owner_references)} - {""}
     group = meta.labels.get("kueue.x-k8s.io/pod-group-name")
@@ -37,7 +42,8 @@ def finding(world: World, pod: Wire) -> Finding:
         namespace = meta.namespace or "default"
         see = f"kubectl get workloads.kueue.x-k8s.io -n {namespace}: their conditions have Kueue's reason"
         return Finding("SchedulingGate", text, (("see", see),))
-    return reason
+    other_facts = tuple(("other gate", "; ".join([gate, *filter(None, [OWNERS.get(gate)])])) for gate in others)
+    return replace(reason, facts=(*reason.facts, *other_facts))
 
 
 def kueue_reason(world: World, namespace: str, owners: Collection[str], group: str | None = None) -> Finding | None:
