@@ -55,6 +55,30 @@ def test_misspelled_attribute_gets_the_nearest_name() -> None:
     assert text.endswith("no such key: topologyx; no device publishes topologyx, did you mean topology_x?")
 
 
+def test_misspelled_attribute_of_a_guarded_selector_is_spelled_right() -> None:
+    """Each occurrence is replaced, so that the change can be confirmed."""
+    items = faults.healthy()
+    attribute = "device.attributes['neuron.aws.com'].instanceTyp"
+    faults.selector(items, f"has({attribute}) && {attribute} == 'trn2.48xlarge'")
+    finding = why(items).findings[0]
+    text = "neuron.aws.com/instanceTyp: no device publishes it, did you mean instanceType?"
+    assert ("available", text) in finding.facts
+    right = "device.attributes['neuron.aws.com'].instanceType"
+    assert finding.changes[0].text.endswith(f"write the selector: has({right}) && {right} == 'trn2.48xlarge'")
+
+
+def test_misspelled_attribute_with_an_unpublished_value_gets_the_nearest_name_and_its_values() -> None:
+    """No change of the name alone helps, so that none is confirmed."""
+    items = faults.healthy()
+    attribute = "device.attributes['neuron.aws.com'].instanceTyp"
+    faults.selector(items, f"has({attribute}) && {attribute} == 'trn9.48xlarge'")
+    finding = why(items).findings[0]
+    available = [text for name, text in finding.facts if name == "available"]
+    assert available[0] == "neuron.aws.com/instanceTyp: no device publishes it, did you mean instanceType?"
+    assert available[1].startswith("neuron.aws.com/instanceType: 'trn2.48xlarge' (")
+    assert finding.changes == ()
+
+
 def test_nodes_that_the_selector_excludes_are_not_blamed() -> None:
     """The taint of the pod's own node is the cause, and another instance type is no remedy for it."""
     items = faults.healthy()

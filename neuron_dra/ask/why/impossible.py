@@ -274,8 +274,16 @@ def _values(facts: Facts, published: PublishedDevices, part: str, devices: Seque
     read = [(domain, name) for domain, name, _ in expressions.reads(part)]
     for domain, name in dict.fromkeys(read):
         values = published.values(domain, name, devices)
-        text = selection.there(values) if values else "no device publishes it"
-        facts.add(AVAILABLE, f"{domain}/{name}: {text}")
+        if values:
+            facts.add(AVAILABLE, f"{domain}/{name}: {selection.there(values)}")
+            continue
+        at, near = published.nearest_attribute(domain, name, devices)
+        if not near:
+            facts.add(AVAILABLE, f"{domain}/{name}: no device publishes it")
+            continue
+        near_text = near if at == domain else f"{at}/{near}"
+        facts.add(AVAILABLE, f"{domain}/{name}: no device publishes it, did you mean {near_text}?")
+        facts.add(AVAILABLE, f"{at}/{near}: {selection.there(published.values(at, near, devices))}")
 
 
 def _selector_matches_nothing(
@@ -290,6 +298,9 @@ def _selector_matches_nothing(
         facts.add("selector", part.strip())
         _values(facts, published, part, of_class)
         if failed:
+            respelled = selection.respelled(published, expression)
+            if respelled != expression:
+                changes.append(_with_expression(world, pod, claim, ask, expression, respelled))
             for better in selection.replacements(published, part, of_class):
                 whole = expression[:place] + better + expression[place + len(part) :]
                 changes.append(_with_expression(world, pod, claim, ask, expression, whole))

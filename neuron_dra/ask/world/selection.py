@@ -204,6 +204,15 @@ def misspelled(published: PublishedDevices, expression: str) -> str:
     return ""
 
 
+def respelled(published: PublishedDevices, expression: str) -> str:
+    """Return the expression with the nearest published name for each attribute that no device publishes."""
+    for domain, name, (start, end) in reversed(expressions.reads(expression)):
+        at, near = published.nearest_attribute(domain, name, published.devices)
+        if near and at == domain and not published.values(domain, name, published.devices):
+            expression = expression[:start] + near + expression[end:]
+    return expression
+
+
 def there(values: Counter[Any], most: int = 4) -> str:
     """Return the values that were there, the most frequent first: "'a' (32 devices), 'b' (1 device)"."""
     texts = []
