@@ -112,6 +112,40 @@ async def test_simulate_reads_the_settings_of_the_controller(tmp_path: Path) -> 
     assert "settings of the UltraServer controller: the defaults" in " ".join(forbidden.stdout.split())
 
 
+@pytest.mark.parametrize(
+    ("forbidden", "code", "text"),
+    [
+        ((), 0, "1 of 1 pods run"),
+        (("list",), 0, "1 of 1 pods run"),
+        (("list", "get"), 1, "Namespace default was not read: if it has the label neuron.aws.com/rewrite-limits=true"),
+    ],
+)
+async def test_simulate_reads_the_namespace_whose_limits_are_rewritten(
+    forbidden: tuple[str, ...], code: int, text: str, tmp_path: Path
+) -> None:
+    """All Namespaces, or that of the command where only it may be read; else it says what it does not know."""
+    labels = {"labels": {"neuron.aws.com/rewrite-limits": "true"}}
+    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "default", **labels}}
+    connected = {
+        "apiVersion": small_clusters.API,
+        "kind": "DeviceClass",
+        "metadata": {"name": "connected-1.neuron.aws.com"},
+        "spec": {"selectors": [{"cel": {"expression": "device.driver == 'neuron.aws.com'"}}]},
+    }
+    pod = small_clusters.pod("p")
+    pod["spec"]["containers"][0]["resources"]["limits"] = {"aws.amazon.com/neuron": 1}
+    manifest = tmp_path / "pod.json"
+    manifest.write_text(json.dumps(pod))
+    async with EmbeddedApi(controllers=False) as api:
+        fill(api, [namespace, *small_clusters.base("a"), connected])
+        for verb in forbidden:
+            api.faults.add(InjectedFault(verb=verb, resource="namespaces", status=403, times=None))
+        config = str(api.write_kubeconfig(tmp_path / "config"))
+        done = await answer("simulate", str(manifest), "--kubeconfig", config)
+    assert (done.returncode, text in " ".join(done.stdout.split())) == (code, True), done.stdout
+    assert "left out: Namespace" not in done.stderr
+
+
 async def test_job_without_pods_is_read_by_its_name(tmp_path: Path) -> None:
     condition = {"type": "Failed", "status": "True", "reason": "BackoffLimitExceeded", "message": "too many failures"}
     job: Obj = {

@@ -45,3 +45,18 @@ def test_cores_become_a_part() -> None:
 def test_other_pods_stay_as_they_are(labels: dict[str, str], count: int) -> None:
     """No label, or no class of this size."""
     assert after(labels=labels, neuron=count) == {"aws.amazon.com/neuron": count}
+
+
+def test_namespace_that_was_not_read_is_named_where_its_policy_matters() -> None:
+    pods = []
+    for namespace, resource in (("team", "aws.amazon.com/neuron"), ("other", "cpu")):
+        pod = small.pod("p", namespace=namespace)
+        pod["spec"]["containers"][0]["resources"]["limits"] = {resource: 4}
+        pods.append(pod)
+    device_class = {"apiVersion": small.API, "kind": "DeviceClass", "metadata": {"name": DEVICE_CLASSES[0]}, "spec": {}}
+    label = "neuron.aws.com/rewrite-limits=true"
+    assert rewritten.unknown(small.cluster([*pods, device_class]), pods) == [
+        f"Namespace team was not read: if it has the label {label}, a policy rewrites aws.amazon.com/neuron"
+    ]
+    namespaces = [{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team"}}]
+    assert rewritten.unknown(small.cluster([*pods, *namespaces, device_class]), pods) == []

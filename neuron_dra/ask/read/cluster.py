@@ -26,6 +26,7 @@ RESOURCES: Final[Mapping[str, Resource]] = {
     "DeviceClass": requests.DEVICE_CLASSES,
     "DeviceTaintRule": requests.DEVICE_TAINT_RULES,
     "Node": requests.NODES,
+    "Namespace": requests.NAMESPACES,
     "NeuronUltraServer": requests.NEURON_ULTRASERVERS,
     "NeuronUltraServerWorkload": requests.NEURON_WORKLOADS,
     "Pod": requests.PODS,
@@ -41,8 +42,8 @@ OLDER: Final = {
     "PodGroup": ("v1alpha2",),
 }
 """Versions of a kind that older API servers have in place of the one in RESOURCES."""
-OPTIONAL: Final = ("Workload", "PodGroup")
-"""Kinds of other projects, or behind a gate: that they cannot be read is said only where an answer needs them."""
+OPTIONAL: Final = ("Workload", "PodGroup", "Namespace")
+"""Kinds of other projects, behind a gate, or that few answers need: these answers say that they were not read."""
 
 
 def connection(kubeconfig: str, context: str) -> KubeConfig:
@@ -136,6 +137,8 @@ async def _kind(
             if err.status == 401:
                 raise
             left_out[kind] = "forbidden"
+            if kind == "Namespace":
+                return await _own_namespace(client, namespace)
             if not resource.namespaced:
                 return []
             try:
@@ -145,6 +148,15 @@ async def _kind(
             left_out[kind] = f"only namespace {namespace}, the others are forbidden"
             return items
     return []
+
+
+async def _own_namespace(client: KubeClient, namespace: str) -> list[dict[str, Any]]:
+    """Return one Namespace, which a RoleBinding in it allows to read; nothing if it does not."""
+    try:
+        raw_namespace = await client.read(requests.NAMESPACES, "", namespace)
+    except (Forbidden, NotFound):
+        return []
+    return [{**raw_namespace, "apiVersion": "v1", "kind": "Namespace"}]
 
 
 async def _job(

@@ -104,7 +104,7 @@ def run(args: argparse.Namespace) -> int:
         *(_without_interfaces(outcomes) if args.fleet else ()),
         *annotated_jobs.notes,
         *reservations.notes,
-        *filter(None, [unseen.note(snapshot)]),
+        *filter(None, [*rewritten.unknown(snapshot, pods), unseen.note(snapshot)]),
         *([OLD_NOTE] if rules.permutations else _faults(args)),
         *_unpredictable(outcomes, trial.world),
         *_of_the_scheduler(trial.world, args.kubernetes or snapshot.version),

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from neuron_dra.ask.read.pod_views import PodView
+from neuron_dra.ask.read.views import NamespaceView
 from neuron_dra.ask.render import words
 from neuron_dra.ask.render.findings import ProposedChange
 from neuron_dra.ask.why import trials
@@ -92,5 +93,14 @@ def rewriting(world: World, pod: Wire, resource: str) -> tuple[tuple[str, str], 
         return ()
     namespace = PodView.of(pod).metadata.namespace or "default"
     label = f"{names.REWRITES_LIMITS}=true"
-    text = f"while namespace {namespace} has the label {label}, a policy writes {name} into new pods"
+    raw_namespace = world.snapshot.get("Namespace", namespace)
+    is_labelled = NamespaceView.of(raw_namespace).metadata.labels.get(names.REWRITES_LIMITS) == "true"
+    if is_labelled:
+        text = (
+            f"namespace {namespace} has the label {label} now, so a policy writes {name} into new pods: create it again"
+        )
+    elif raw_namespace is not None:
+        text = f"kubectl label namespace {namespace} {label}: then a policy writes {name} into new pods"
+    else:
+        text = f"while namespace {namespace} has the label {label}, a policy writes {name} into new pods"
     return (("or", text),)
