@@ -10,22 +10,26 @@ import asyncio
 import contextlib
 import os
 import shutil
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import grpc
 
 from neuron_dra.api.objects import DEVICE_CLASSES, allocated_claim, neuron_config, node_object
 from neuron_dra.core import cdi, metadata
+from neuron_dra.core.checkpoint import Checkpoint
+from neuron_dra.core.dra_driver import EFA, NEURON, Driver
 from neuron_dra.core.ultraserver import NAMESPACE, Allocation, Phase, Tag, object_name, tag_on
 from neuron_dra.core.wire import Obj
 from neuron_dra.emulation.embedded_api import EmbeddedApi
+from neuron_dra.emulation.simulated_efa import EfaTree
 from neuron_dra.errors import CheckpointDamaged
 from neuron_dra.gen.kubelet.dra.v1 import dra_pb2, dra_pb2_grpc
 from neuron_dra.node.files import Files
 from tests.support import slots
+from tests.support.claim_paths import EFA_PATH
 from tests.support.crash_points import START_TIMEOUT_S, Life, Lives, Point
 from tests.support.plugin_host import PluginHost
 from tests.support.waiting import eventually
@@ -35,7 +39,8 @@ SLOT = Allocation(
     "ml", "llm", "uid-llm", "alloc-1", Phase.PENDING, ("node-a",), 1, 0, 1, "node-a", "2026-01-02T03:04:05Z"
 )
 CALL_S = 45.0  # the kubelet's own limit
-PLAIN, WITH_SETS = (1, 16), (4, 167)  # slices, devices
+PLAIN, WITH_SETS, WITH_EFA = (1, 16), (4, 167), (2, 32)  # slices, devices
+INSTANCE_TYPE: Final = "trn2u.48xlarge"
 
 Sabotage = Callable[[], None]
 
@@ -50,11 +55,18 @@ RETRYABLE = (
 
 class Scene:
     """A Trn2 UltraServer node, its API server, and the claims `old`, `new` and `rival`, which needs the devices of
-    `new`.
+    `new`. Each claim has devices of all `drivers`.
     """
 
     def __init__(
-        self, api: EmbeddedApi, root: Path, lives: Lives, sabotage: Sabotage | None, *, sets: bool = False
+        self,
+        api: EmbeddedApi,
+        root: Path,
+        lives: Lives,
+        sabotage: Sabotage | None,
+        *,
+        sets: bool = False,
+        drivers: tuple[Driver, ...] = (NEURON,),
     ) -> None:
         """With `sets` the node publishes connected sets; `old` has three cores of a device, `new` a set of four."""
         api.register_neuron_kinds()
@@ -64,9 +76,11 @@ class Scene:
             api.create(each)
         api.create(node_object("node-a", labels={"topology.k8s.aws/capacity-block-id": BLOCK}))
         self.api, self.lives, self._sabotage = api, lives, None if sets else sabotage
-        self.sets = sets
-        hardware: Any = {"instance_type": "trn2u.48xlarge", "node_id": 0, "server_id": "00000000deadbeef"}
+        self.sets, self.drivers = sets, drivers
+        hardware: Any = {"instance_type": INSTANCE_TYPE, "node_id": 0, "server_id": "00000000deadbeef"}
         self.host = PluginHost(root, api.url, reuses_hardware=True, **hardware)
+        if EFA in drivers and not EfaTree(root / "host").functions:
+            EfaTree.write(root / "host", INSTANCE_TYPE)
         self.life: Life | None = None
         self._looked_at = -1  # the revision of `_shown`, for a look at all devices takes as long as a plugin's start
         self._shown: list[str] | None = None
@@ -75,15 +89,28 @@ class Scene:
         self.disk_says = ""  # the beginning of the messages of disk errors
         self.disk_errors: list[str] = []  # the errors that the kubelet got from the disk
         self.claims: dict[str, Obj] = {}
-        self.answers: dict[str, Any] = {}  # results that the kubelet has received
+        self.answers: dict[tuple[Driver, str], Any] = {}  # results that the kubelet has received, by driver and claim
         old, new = (["neuron-cores-3-0"], ["neuron-set-4-4"]) if sets else ([0], [4, 5, 6, 7])
         self._allocated: dict[str, Obj] = {}  # their statuses, until they are allocated
         for name, devices in (("old", old), ("new", new), ("rival", [7]), ("everything", range(16))):
-            claim = allocated_claim(name, "node-a", devices, namespace="ml", config=[neuron_config(2)])
+            results = self._results(devices)
+            claim = allocated_claim(name, "node-a", results, namespace="ml", config=[neuron_config(2)])
             self._allocated[name] = claim.pop("status")
             # Points name files by the claim's UID. The server draws UIDs in turn, and the plugin posts Events at any
             # time, so only a claim that is older than the plugin has the same UID in each run.
             self.claims[name] = api.create(claim)
+
+    def _results(self, devices: Iterable[int | str]) -> list[Obj]:
+        """Return the allocation's results for devices of each driver; numbers count the devices of a driver."""
+        results: list[Obj] = []
+        for driver in self.drivers:
+            for device in devices:
+                if driver is EFA:
+                    assert isinstance(device, int)
+                    results.append({"device": EFA_PATH.devices[device], "driver": EFA.name, "request": "efa"})
+                else:
+                    results.append({"device": device})
+        return results
 
     # What others do
 
@@ -121,7 +148,12 @@ class Scene:
     def start(self, *, counting: bool = False, killed_at: Point | None = None) -> Life:
         """Start a plugin; the one before has ended."""
         self.end()
-        settings = self.host.settings(ultraserver_devices="devices", connected_sets=self.sets, device_metadata=True)
+        settings = self.host.settings(
+            ultraserver_devices="devices",
+            connected_sets=self.sets,
+            device_metadata=True,
+            efa_interfaces=EFA in self.drivers,
+        )
         self.life = self.lives.start(settings, counting=counting, killed_at=killed_at, sabotage=self._sabotage)
         return self.life
 
@@ -149,8 +181,9 @@ class Scene:
         """Return the allocation ids of the published tags; None if the devices are not those of one generation."""
         items = self.api.objects("resourceslices")
         devices = [device for item in items for device in item["spec"].get("devices", ())]
-        generations = {item["spec"]["pool"]["generation"] for item in items}
-        if len(generations) != 1 or (len(items), len(devices)) != (WITH_SETS if self.sets else PLAIN):
+        pools = {(item["spec"]["driver"], item["spec"]["pool"]["generation"]) for item in items}
+        whole = WITH_SETS if self.sets else WITH_EFA if EFA in self.drivers else PLAIN
+        if len(pools) != len({name for name, _ in pools}) or (len(items), len(devices)) != whole:
             return None
         tag = tag_on(devices)
         return [tag.allocation_id] if tag else []
@@ -161,14 +194,20 @@ class Scene:
             return slots.read(self.host.data).tag
         return None
 
-    async def call(self, verb: str, name: str) -> str:
-        """Call the plugin for one claim as a kubelet does; return the error. The result must equal the earlier one."""
+    def folder(self, driver: Driver) -> Path:
+        """Return the folder of a driver's checkpoint."""
+        return self.host.settings().efa_folder if driver is EFA else self.host.data
+
+    async def call(self, verb: str, name: str, driver: Driver) -> str:
+        """Call a driver for one claim as a kubelet does; return the error. The result must equal the earlier one."""
         meta = self.claims[name]["metadata"]
         if verb == "unprepare":
-            self.answers.pop(name, None)  # from here on the claim may be prepared or not
+            self.answers.pop((driver, name), None)  # from here on the claim may be prepared or not
         claim = dra_pb2.Claim(namespace="ml", name=name, uid=meta["uid"])
+        settings = self.host.settings()
+        socket = settings.efa_dra_socket if driver is EFA else settings.dra_socket
         options = (("grpc.default_authority", "localhost"), ("grpc.use_local_subchannel_pool", 1))
-        async with grpc.aio.insecure_channel(f"unix:{self.host.settings().dra_socket}", options=options) as channel:
+        async with grpc.aio.insecure_channel(f"unix:{socket}", options=options) as channel:
             stub = dra_pb2_grpc.DRAPluginStub(channel)
             try:
                 if verb == "prepare":
@@ -182,13 +221,17 @@ class Scene:
         result = answer.claims[meta["uid"]]
         if verb == "prepare" and not result.error:
             devices = tuple(d.SerializeToString(deterministic=True) for d in result.devices)
-            assert self.answers.setdefault(name, devices) == devices, f"another answer for {name}"
+            assert self.answers.setdefault((driver, name), devices) == devices, f"another answer for {name}"
         return str(result.error)
 
     async def must(self, verb: str, name: str) -> None:
-        """Call until it succeeds, as the kubelet does; an error must be retryable."""
+        """Call each driver until it succeeds, as the kubelet does; an error must be retryable."""
+        for driver in self.drivers:
+            await self._must(verb, name, driver)
+
+    async def _must(self, verb: str, name: str, driver: Driver) -> None:
         for _ in range(100):
-            error = await self.call(verb, name)
+            error = await self.call(verb, name, driver)
             disk = f"claim ml/{name}: the node's state cannot be written: {self.disk_says}"
             if self.disk_says and error.startswith(disk):
                 self.disk_errors.append(error)
@@ -196,35 +239,41 @@ class Scene:
             elif not any(text in error for text in RETRYABLE):
                 break
             await asyncio.sleep(0.02)
-        assert error == "", f"{verb} {name}: {error}"
+        assert error == "", f"{verb} {name} by {driver.name}: {error}"
 
     # What must hold
 
     def check_commit(self) -> None:
-        """At any time each prepared claim in the checkpoint has its complete CDI file."""
+        """At any time each prepared claim in a checkpoint has its complete CDI file."""
+        for driver in self.drivers:
+            self._check_commit(driver)
+
+    def _check_commit(self, driver: Driver) -> None:
+        answered = {name for answering, name in self.answers if answering is driver}
         try:
-            found = slots.read(self.host.data)
+            checkpoint = slots.read(self.folder(driver))
         except FileNotFoundError:
-            assert not self.answers
+            assert not answered
             return
-        if found.boot_id != self.host.hardware.boot_id:
+        if checkpoint.boot_id != self.host.hardware.boot_id:
             return
-        for claim in found.claims.values():
+        for claim in checkpoint.claims.values():
             if not claim.adopted:
-                spec = Files().read(self.host.cdi / cdi.file_name(claim.ref.uid))
-                assert spec == cdi.encode(cdi.spec(claim)), "a claim in the checkpoint has no CDI file"
-                assert claim.metadata, "a claim has no device metadata"
+                spec = Files().read(self.host.cdi / cdi.file_name(claim.ref.uid, driver))
+                assert spec == cdi.encode(cdi.spec(claim, driver)), "a claim in the checkpoint has no CDI file"
+                assert claim.metadata or driver is EFA, "a claim has no device metadata"
                 for name, data in metadata.files(claim).items():
                     file = Files().read(self.host.cdi / metadata.FOLDER / name)
                     assert file == data, "a claim in the checkpoint has no metadata file"
-        names = {claim.ref.name for claim in found.claims.values() if self.lost_the_newest_slot or not claim.adopted}
-        assert set(self.answers) <= names, "what was answered is not in the checkpoint"
+        held = [claim for claim in checkpoint.claims.values() if self.lost_the_newest_slot or not claim.adopted]
+        assert answered <= {claim.ref.name for claim in held}, "what was answered is not in the checkpoint"
 
     def check_boot(self) -> None:
         """A serving plugin has the current boot id, and no prepared claims of another boot."""
-        with contextlib.suppress(FileNotFoundError, CheckpointDamaged):
-            found = slots.read(self.host.data)
-            assert found.boot_id == self.host.hardware.boot_id, "claims of another boot count as prepared"
+        for driver in self.drivers:
+            with contextlib.suppress(FileNotFoundError, CheckpointDamaged):
+                checkpoint = slots.read(self.folder(driver))
+                assert checkpoint.boot_id == self.host.hardware.boot_id, "claims of another boot count as prepared"
 
     async def check(self, prepared: frozenset[str]) -> None:
         """Exactly these claims are prepared, no files are left over, and no device can be prepared twice.
@@ -237,7 +286,8 @@ class Scene:
         self._check_clean(prepared)
         self.allocate("rival")
         if "new" in prepared:
-            assert "is held by claim ml/new" in await self.call("prepare", "rival")
+            for driver in self.drivers:
+                assert "is held by claim ml/new" in await self.call("prepare", "rival", driver)
             await self.must("unprepare", "new")
         await self.must("prepare", "rival")
         self._check_clean(prepared - {"new"} | {"rival"})
@@ -251,16 +301,32 @@ class Scene:
 
     def _check_clean(self, prepared: frozenset[str]) -> None:
         uids = {self.claims[name]["metadata"]["uid"] for name in prepared}
-        assert (self.host.checkpointed, self.host.specified) == (uids, uids)
+        for driver in self.drivers:
+            checkpoint = self._checkpoint(driver)
+            assert (set(checkpoint.claims), self._specified(driver)) == (uids, uids), driver.name
+            held: list[int | str] = []
+            for claim in checkpoint.claims.values():
+                for device in claim.devices:
+                    held += device.device_ids or [device.device]
+            assert len(held) == len(set(held)), f"a device in two claims: {held}"
         self.check_commit()
-        held: list[int] = []
-        for claim in slots.read(self.host.data).claims.values():
-            held += [number for device in claim.devices for number in device.device_ids]
-        assert len(held) == len(set(held)), f"a device in two claims: {held}"
         described = Files().names(self.host.cdi / metadata.FOLDER)
-        assert {metadata.claim_uid_of(name) for name in described} == uids
-        left = [name for folder in (self.host.data, self.host.cdi) for name in os.listdir(folder) if ".tmp" in name]
+        assert {metadata.claim_uid_of(name) for name in described} == (uids if NEURON in self.drivers else set())
+        folders = (self.host.cdi, *map(self.folder, self.drivers))
+        left = [name for folder in folders for name in os.listdir(folder) if ".tmp" in name]
         assert left == [], "temporary files are left"
+
+    def _checkpoint(self, driver: Driver) -> Checkpoint:
+        """Return a driver's checkpoint; an empty one before the first commit, which writes it."""
+        try:
+            return slots.read(self.folder(driver))
+        except FileNotFoundError:
+            return Checkpoint(self.host.hardware.boot_id)
+
+    def _specified(self, driver: Driver) -> set[str]:
+        """Return the UIDs of the claims that have a CDI file of a driver."""
+        uids = (cdi.claim_uid_of(name, driver) for name in os.listdir(self.host.cdi))
+        return {uid for uid in uids if uid is not None}
 
 
 Step = Callable[[Scene], Awaitable[None]]
@@ -281,6 +347,7 @@ class Flow:
     damage: Callable[[Scene], None] | None = None  # if so, points are recorded from the process's start
     fresh: bool = False  # no plugin has run on this node
     sets: bool = False  # the node publishes connected sets (16, acceptance 6)
+    drivers: tuple[Driver, ...] = (NEURON,)  # whose devices the claims have (4.10, acceptance 2)
 
     @property
     def from_start(self) -> bool:
@@ -292,7 +359,7 @@ async def arranged(flow: Flow, lives: Lives, sabotage: Sabotage | None) -> Async
     """Run the steps before the first point."""
     with lives.folder() as root:
         async with EmbeddedApi(controllers=False) as api:
-            scene = Scene(api, root, lives, sabotage, sets=flow.sets)
+            scene = Scene(api, root, lives, sabotage, sets=flow.sets, drivers=flow.drivers)
             try:
                 if flow.fresh:
                     await flow.arrange(scene)

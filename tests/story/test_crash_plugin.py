@@ -11,6 +11,7 @@ import pytest
 
 from neuron_dra.core.checkpoint import Checkpoint
 from neuron_dra.core.claims import PreparedClaim
+from neuron_dra.core.dra_driver import EFA, NEURON
 from neuron_dra.node import plugin
 from neuron_dra.node.prepare.store import Store
 from tests.story.crash_scene import SLOT, Flow, Scene, failed, killed, recorded
@@ -79,15 +80,18 @@ async def both_again(scene: Scene) -> None:
 
 
 def damage(scene: Scene) -> None:
-    slots.tear(slots.newest(scene.host.data))
+    for driver in scene.drivers:
+        slots.tear(slots.newest(scene.folder(driver)))
     scene.lost_the_newest_slot = True
 
 
 def damage_both(scene: Scene) -> None:
-    slots.tear_all(scene.host.data)
+    for driver in scene.drivers:
+        slots.tear_all(scene.folder(driver))
 
 
 OLD, BOTH = frozenset({"old"}), frozenset({"old", "new"})
+DRIVERS = (NEURON, EFA)
 FLOWS = [
     Flow("first start", first_start, OLD, old_is_allocated, fresh=True),
     Flow("prepare", prepare_new, BOTH, old_is_prepared),
@@ -101,6 +105,16 @@ FLOWS = [
     Flow("prepare a set", prepare_new, BOTH, old_is_prepared, sets=True),
     Flow("unprepare cores", unprepare_old, frozenset({"new"}), both_are_prepared, sets=True),
     Flow("reboot with sets", both_again, BOTH, both_are_prepared, Scene.reboot, sets=True),
+    Flow("prepare EFA", prepare_new, BOTH, old_is_prepared, drivers=(EFA,)),
+    Flow("unprepare EFA", unprepare_old, frozenset({"new"}), both_are_prepared, drivers=(EFA,)),
+    Flow("rebuild EFA", both_again, BOTH, both_are_prepared, damage_both, drivers=(EFA,)),
+    Flow("first start of both drivers", first_start, OLD, old_is_allocated, fresh=True, drivers=DRIVERS),
+    Flow("prepare of both drivers", prepare_new, BOTH, old_is_prepared, drivers=DRIVERS),
+    Flow("unprepare of both drivers", unprepare_old, frozenset({"new"}), both_are_prepared, drivers=DRIVERS),
+    Flow("one slot of both drivers", both_again, BOTH, both_are_prepared, damage, drivers=DRIVERS),
+    Flow("rebuild of both drivers", both_again, BOTH, both_are_prepared, damage_both, drivers=DRIVERS),
+    Flow("repair of both drivers", both_again, BOTH, both_are_prepared, Scene.empty_cdi, drivers=DRIVERS),
+    Flow("reboot of both drivers", both_again, BOTH, both_are_prepared, Scene.reboot, drivers=DRIVERS),
 ]
 
 

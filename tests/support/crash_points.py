@@ -216,9 +216,14 @@ class Life:
         theirs.close()
 
     async def serving(self) -> None:
-        """Wait until its DRA socket accepts connections. Raises TimeoutError, or AssertionError if the process ends."""
-        path = str(self._orders.settings.dra_socket)
-        await eventually(lambda: not self.alive or _connects(path), START_TIMEOUT_S, "the plugin to serve")
+        """Wait until its DRA sockets accept connections. Raises TimeoutError, or AssertionError if the process ends."""
+        settings = self._orders.settings
+        sockets = [str(settings.dra_socket)]
+        if settings.efa_interfaces:
+            sockets.append(str(settings.efa_dra_socket))
+        await eventually(
+            lambda: not self.alive or all(map(_connects, sockets)), START_TIMEOUT_S, f"the plugin to serve {sockets}"
+        )
         if not self.alive:
             raise AssertionError(f"the plugin ended with code {self._process.exitcode}")
 
