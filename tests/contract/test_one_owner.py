@@ -55,34 +55,53 @@ async def known() -> None:
 HURRIED = quicker(IMPATIENT, rebuild_retry_s=(0.001, 0.01))
 
 
+@dataclass(frozen=True)
+class Allocated:
+    """A claim, and the numbers of the devices that it has of each driver."""
+
+    ref: ClaimRef
+    devices: frozenset[int]
+
+    def of(self, path: ClaimPath) -> Claim:
+        """Return the claim as a driver decodes it."""
+        allocated = tuple(AllocatedDevice("r", "node", path.devices[number]) for number in sorted(self.devices))
+        return Claim(self.ref, allocated)
+
+
 class Api:
     """Claims by name, with invalid allocations: a device may be in several."""
 
-    def __init__(self, path: ClaimPath) -> None:
-        self._path = path
-        self.claims: dict[str, Claim] = {}
+    def __init__(self) -> None:
+        self.claims: dict[str, Allocated] = {}
         self._made = 0
 
     def put(self, name: str, devices: frozenset[int]) -> None:
         self._made += 1
-        allocated = tuple(AllocatedDevice("r", "node", self._path.devices[number]) for number in sorted(devices))
-        self.claims[name] = Claim(ClaimRef("ml", name, f"{name}-{self._made}"), allocated)
+        self.claims[name] = Allocated(ClaimRef("ml", name, f"{name}-{self._made}"), devices)
+
+
+@dataclass(frozen=True)
+class DriverApi:
+    """The API server as a driver reads it."""
+
+    api: Api
+    path: ClaimPath
 
     async def fetch(self, ref: ClaimRef) -> Claim:
-        if ref.name not in self.claims:
+        if ref.name not in self.api.claims:
             raise NotFound("gone", status=404)
-        if self.claims[ref.name].ref != ref:
+        if self.api.claims[ref.name].ref != ref:
             raise ClaimError("replaced")
-        return self.claims[ref.name]
+        return self.api.claims[ref.name].of(self.path)
 
     async def named(self, namespace: str, name: str) -> Claim:
-        if name not in self.claims:
+        if name not in self.api.claims:
             raise NotFound("gone", status=404)
-        return self.claims[name]
+        return self.api.claims[name].of(self.path)
 
     async def allocated(self) -> AsyncIterator[Claim]:
-        for claim in list(self.claims.values()):
-            yield claim
+        for claim in list(self.api.claims.values()):
+            yield claim.of(self.path)
 
 
 @dataclass(frozen=True)
@@ -90,17 +109,26 @@ class Admitting:
     """Decides as the plugin does, from the claims of its API server."""
 
     node: Any
+    api: DriverApi
 
     async def fetch(self, ref: ClaimRef) -> Claim:
-        found: Claim = await self.node.api.fetch(ref)
-        return found
+        return await self.api.fetch(ref)
 
     async def allocation(self, ref: ClaimRef) -> Claim:
         return await self.fetch(ref)
 
     def decide(self, wanted: Claim, held: list[PreparedClaim]) -> PreparedClaim:
-        decision: PreparedClaim = self.node.decide(wanted, held)
+        decision: PreparedClaim = self.node.decide(self.api.path, wanted, held)
         return decision
+
+
+@dataclass
+class RunningDriver:
+    """A driver of a running plugin."""
+
+    store: SingleStore
+    transactions: Transactions
+    recovery: recovery.Recovery
 
 
 @dataclass
@@ -108,9 +136,7 @@ class Process:
     """A running plugin."""
 
     files: FaultyFiles
-    store: SingleStore
-    transactions: Transactions
-    recovery: recovery.Recovery
+    drivers: dict[ClaimPath, RunningDriver]
 
 
 @dataclass(frozen=True)
@@ -122,10 +148,19 @@ class Container:
     spec: bytes
 
 
-class Node(RuleBasedStateMachine):
-    """The kubelet, which keeps all results, with one or two plugins on one disk."""
+Call = tuple[ClaimPath, ClaimRef]
+"""What the kubelet calls a driver for."""
 
-    path = NEURON_PATH
+
+def _text(call: Call) -> str:
+    path, ref = call
+    return f"{path.driver.name} {ref}"
+
+
+class Node(RuleBasedStateMachine):
+    """The kubelet, which keeps all results, with one or two plugins on one disk. Claims have devices of all `paths`."""
+
+    paths: tuple[ClaimPath, ...] = (NEURON_PATH,)
 
     def __init__(self) -> None:
         super().__init__()
@@ -135,15 +170,15 @@ class Node(RuleBasedStateMachine):
             prefix="nd", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None
         )
         self.data, self.cdi_root = Path(self.folder.name, "data"), Path(self.folder.name, "cdi")
-        self.api, self.boot = Api(self.path), 1
+        self.api, self.boot = Api(), 1
         self.processes: list[Process] = []
-        self.running: dict[ClaimRef, Container] = {}
-        self.asked: set[ClaimRef] = set()  # not unprepared yet; the kubelet will do so
-        self.given_back: set[ClaimRef] = set()
-        self.doubtful: set[ClaimRef] = set()  # unprepared, still allocated, and its checkpoint is lost
+        self.running: dict[Call, Container] = {}
+        self.asked: set[Call] = set()  # not unprepared yet; the kubelet will do so
+        self.given_back: set[Call] = set()
+        self.doubtful: set[Call] = set()  # unprepared, still allocated, and its checkpoint is lost
 
-    def decide(self, wanted: Claim, held: list[PreparedClaim]) -> PreparedClaim:
-        return self.path.decide(wanted, held, node_name="node")
+    def decide(self, path: ClaimPath, wanted: Claim, held: list[PreparedClaim]) -> PreparedClaim:
+        return path.decide(wanted, held, node_name="node")
 
     def teardown(self) -> None:
         """After all claims are unprepared, all devices can be prepared."""
@@ -152,46 +187,50 @@ class Node(RuleBasedStateMachine):
                 process.files.heal()
             self.start()  # a new process removes files of dead ones
             process = self.processes[-1]
-            for ref in sorted(self.asked, key=str):
-                self.call(-1, "unprepare", ref)
+            for call in sorted(self.asked, key=_text):
+                self.call(-1, "unprepare", call)
             for name in NAMES:
                 self.api.claims.pop(name, None)
-            self.do(process, process.transactions.prepared.repair())
-            held = process.transactions.prepared.claims
-            for ref in [claim.ref for claim in held.values()]:
-                assert held[ref.uid].adopted or ref in self.doubtful, f"{ref} is still prepared"
-                self.call(-1, "unprepare", ref)
             self.api.put("last", frozenset(DEVICES))
-            assert isinstance(self.call(-1, "prepare", self.api.claims["last"].ref), PreparedClaim)
+            for path in self.paths:
+                prepared = process.drivers[path].transactions.prepared
+                self.do(process, path, prepared.repair())
+                for ref in [claim.ref for claim in prepared.claims.values()]:
+                    is_held = prepared.claims[ref.uid].adopted or (path, ref) in self.doubtful
+                    assert is_held, f"{ref} is still prepared"
+                    self.call(-1, "unprepare", (path, ref))
+                assert isinstance(self.call(-1, "prepare", (path, self.api.claims["last"].ref)), PreparedClaim)
             assert {name for name in os.listdir(self.cdi_root) if "last" not in name} == set()
         finally:
             self.loop.close()
             self.folder.cleanup()
             logging.disable(logging.NOTSET)
 
-    def do(self, process: Process, work: Coroutine[Any, Any, Any]) -> Any:
-        """Run an operation of a plugin; rebuild its checkpoint if that is damaged.
+    def do(self, process: Process, path: ClaimPath, work: Coroutine[Any, Any, Any]) -> Any:
+        """Run an operation of a driver; rebuild its checkpoint if that is damaged.
 
         Returns an error as a value; a power cut ends the process.
         """
+        driver = process.drivers[path]
         try:
             try:
                 result = self.loop.run_until_complete(work)
             except (ClaimError, NotFound, OSError) as err:
                 result = err
-            if process.transactions.prepared.damaged is not None:
-                self.loop.run_until_complete(process.recovery.rebuild())
+            if driver.transactions.prepared.damaged is not None:
+                self.loop.run_until_complete(driver.recovery.rebuild())
             return result
         except PowerCut:
             self.processes.remove(process)
             return PowerCut()
 
-    def call(self, number: int, verb: str, ref: ClaimRef) -> Any:
-        """Call a plugin as the kubelet does, with retries."""
+    def call(self, number: int, verb: str, call: Call) -> Any:
+        """Call a driver as the kubelet does, with retries."""
         process = self.processes[number % len(self.processes)]
-        result = self.do(process, getattr(process.transactions, verb)(ref))
+        path, ref = call
+        result = self.do(process, path, getattr(process.drivers[path].transactions, verb)(ref))
         if isinstance(result, ClaimError) and "is being rebuilt" in str(result) and process in self.processes:
-            return self.call(self.processes.index(process), verb, ref)
+            return self.call(self.processes.index(process), verb, call)
         return result
 
     # The cluster
@@ -216,19 +255,31 @@ class Node(RuleBasedStateMachine):
     def start(self) -> None:
         """Start the first plugin, one after a crash, or a second one beside the first."""
         files = FaultyFiles()
-        store = SingleStore(self.data, self.cdi_root, f"boot-{self.boot}", files, driver=self.path.driver)
-        transactions = Transactions(PreparedClaims(store), Admitting(self), timing=HURRIED)
+        process = Process(files, {path: self._driver(path, files) for path in self.paths})
+        self.processes.append(process)
+        for path, driver in process.drivers.items():
+            if process in self.processes:
+                self.do(process, path, driver.transactions.prepared.open())
+            if process in self.processes and driver.store.needs_inventory():
+                self.do(process, path, driver.transactions.prepared.adopt({}))
+
+    def _driver(self, path: ClaimPath, files: FaultyFiles) -> RunningDriver:
+        folder = self.data / path.driver.name
+        store = SingleStore(folder, self.cdi_root, f"boot-{self.boot}", files, driver=path.driver)
+        api = DriverApi(self.api, path)
+        transactions = Transactions(PreparedClaims(store), Admitting(self, api), timing=HURRIED)
+
+        def decide(wanted: Claim, held: list[PreparedClaim]) -> PreparedClaim:
+            return self.decide(path, wanted, held)
+
         rebuild = recovery.Recovery(
             transactions.prepared,
-            finds(self.api, self.decide, node_name="node", path=self.path),
+            finds(api, decide, node_name="node", path=path),
             known,
             PluginMetrics(),
             HURRIED,
         )
-        self.processes.append(Process(files, store, transactions, rebuild))
-        self.do(self.processes[-1], transactions.prepared.open())
-        if store.needs_inventory():
-            self.do(self.processes[-1], transactions.prepared.adopt({}))
+        return RunningDriver(store, transactions, rebuild)
 
     @precondition(lambda self: self.processes)
     @rule(number=st.integers(0, 1))
@@ -243,31 +294,37 @@ class Node(RuleBasedStateMachine):
         if not keeps_cdi:
             shutil.rmtree(self.cdi_root, ignore_errors=True)
 
-    @rule(number=st.integers(1, 3), keep=st.integers(0, 200))
-    def damage(self, number: int, keep: int) -> None:
-        """Truncate one slot or both."""
-        self.doubtful |= {claim.ref for claim in self.api.claims.values()} & self.given_back
+    @rule(number=st.integers(1, 3), keep=st.integers(0, 200), data=st.data())
+    def damage(self, number: int, keep: int, data: st.DataObject) -> None:
+        """Truncate one slot or both of a driver."""
+        path = self._one_of_the_paths(data)
+        self.doubtful |= {(path, claim.ref) for claim in self.api.claims.values()} & self.given_back
         for bit, name in enumerate(SLOTS):
-            if number >> bit & 1 and (self.data / name).exists():
-                (self.data / name).write_bytes((self.data / name).read_bytes()[:keep])
+            slot = self.data / path.driver.name / name
+            if number >> bit & 1 and slot.exists():
+                slot.write_bytes(slot.read_bytes()[:keep])
+
+    def _one_of_the_paths(self, data: st.DataObject) -> ClaimPath:
+        return self.paths[0] if len(self.paths) == 1 else data.draw(st.sampled_from(self.paths))
 
     @precondition(lambda self: self.processes)
-    @rule()
-    def repair(self) -> None:
-        """Delete CDI files; the plugin repairs them later."""
-        process = self.processes[0]
-        failed = isinstance(self.do(process, process.transactions.prepared.repair()), Exception)
+    @rule(data=st.data())
+    def repair(self, data: st.DataObject) -> None:
+        """Delete CDI files of a driver; the plugin repairs them later."""
+        process, driven = self.processes[0], self._one_of_the_paths(data)
+        prepared = process.drivers[driven].transactions.prepared
+        failed = isinstance(self.do(process, driven, prepared.repair()), Exception)
         if failed or process not in self.processes:
             return  # the checkpoint may have been damaged: then only the files are left
-        held = process.transactions.prepared.claims
-        for ref, container in self.running.items():
-            if not held[ref.uid].adopted:  # the file is the only trace of an adopted claim
-                path = self.cdi_root / self.path.file_name(ref.uid)
-                path.unlink(missing_ok=True)
+        held = prepared.claims
+        for (path, ref), container in self.running.items():
+            if path is driven and not held[ref.uid].adopted:  # the file is the only trace of an adopted claim
+                file = self.cdi_root / path.file_name(ref.uid)
+                file.unlink(missing_ok=True)
                 for _ in range(2):  # the disk may fail once
-                    self.do(process, process.transactions.prepared.repair())
+                    self.do(process, path, prepared.repair())
                 if process in self.processes:
-                    assert path.read_bytes() == container.spec
+                    assert file.read_bytes() == container.spec
 
     @precondition(lambda self: self.processes)
     @rule(
@@ -286,36 +343,54 @@ class Node(RuleBasedStateMachine):
     @precondition(lambda self: self.processes and self.api.claims)
     @rule(number=st.integers(0, 1), data=st.data())
     def prepare(self, number: int, data: st.DataObject) -> None:
-        known = sorted({*self.running, *(claim.ref for claim in self.api.claims.values())}, key=str)
-        ref = data.draw(st.sampled_from(known))
-        self.asked.add(ref)
-        result = self.call(number, "prepare", ref)
+        """Call a driver for a claim. A claim of both drivers takes two such calls, and anything may come between."""
+        allocated = {(path, claim.ref) for path in self.paths for claim in self.api.claims.values()}
+        call = data.draw(st.sampled_from(sorted({*self.running, *allocated}, key=_text)))
+        self.asked.add(call)
+        result = self.call(number, "prepare", call)
         if not isinstance(result, PreparedClaim):
             return
-        devices = self.path.numbers(result)
+        path, ref = call
+        devices = path.numbers(result)
         answer = replace(result, doubtful=False)  # internal state, which the kubelet does not get
-        prepared = Container(devices, answer, (self.cdi_root / self.path.file_name(ref.uid)).read_bytes())
-        assert self.running.setdefault(ref, prepared) == prepared, "another result for the same claim"
+        prepared = Container(devices, answer, (self.cdi_root / path.file_name(ref.uid)).read_bytes())
+        assert self.running.setdefault(call, prepared) == prepared, "another result for the same claim"
 
     @precondition(lambda self: self.processes and self.asked)
     @rule(number=st.integers(0, 1), data=st.data())
     def unprepare(self, number: int, data: st.DataObject) -> None:
-        ref = data.draw(st.sampled_from(sorted(self.asked, key=str)))
-        self.running.pop(ref, None)  # its containers have ended
-        if self.call(number, "unprepare", ref) is None:
-            self.asked.discard(ref)
-            self.given_back.add(ref)
+        call = data.draw(st.sampled_from(sorted(self.asked, key=_text)))
+        self.running.pop(call, None)  # its containers have ended
+        if self.call(number, "unprepare", call) is None:
+            self.asked.discard(call)
+            self.given_back.add(call)
 
     @invariant()
     def no_device_has_two_owners(self) -> None:
-        held = sorted(number for container in self.running.values() for number in container.devices)
-        assert len(held) == len(set(held)), f"devices {held} of {sorted(map(str, self.running))}"
+        for path in self.paths:
+            held = sorted(
+                number for call, container in self.running.items() if call[0] is path for number in container.devices
+            )
+            assert len(held) == len(set(held)), f"devices {held} of {sorted(map(_text, self.running))}"
+
+    @invariant()
+    def each_container_has_its_files(self) -> None:
+        """A driver leaves the files of another alone, also those of the same claim."""
+        for (path, ref), container in self.running.items():
+            file = self.cdi_root / path.file_name(ref.uid)
+            assert not file.exists() or file.read_bytes() == container.spec
 
 
 class EfaNode(Node):
     """The same with EFA interfaces."""
 
-    path = EFA_PATH
+    paths = (EFA_PATH,)
+
+
+class BothNode(Node):
+    """The same with claims for both drivers of a plugin."""
+
+    paths = (NEURON_PATH, EFA_PATH)
 
 
 @pytest.fixture(autouse=True)
@@ -342,20 +417,29 @@ def walk(node: type[Node], walks: int, steps: int, *, always_the_same: bool = no
 @pytest.mark.timeout(600)
 @pytest.mark.contract("P13")
 @pytest.mark.contract("P2")
-@pytest.mark.parametrize("node", [Node, EfaNode], ids=["neuron", "efa"])
+@pytest.mark.parametrize("node", [Node, EfaNode, BothNode], ids=["neuron", "efa", "both"])
 def test_no_device_has_two_holders(node: type[Node], record_property: Callable[[str, str], None]) -> None:
     walks, steps = (1000, 60) if LONG else (200, 40)
-    record_property("covered", f"one owner, {node.path.driver.name}: {walks} random walks of up to {steps} steps")
+    drivers = " and ".join(path.driver.name for path in node.paths)
+    record_property("covered", f"one owner, {drivers}: {walks} random walks of up to {steps} steps")
     walk(node, walks, steps)
 
 
 class Forgetful(Node):
     """Its plugins do not check the holder of a device."""
 
-    def decide(self, wanted: Claim, held: list[PreparedClaim]) -> PreparedClaim:
-        return super().decide(wanted, [])
+    def decide(self, path: ClaimPath, wanted: Claim, held: list[PreparedClaim]) -> PreparedClaim:
+        return super().decide(path, wanted, [])
 
 
-def test_walk_finds_a_missing_device_check() -> None:
+class ForgetfulOfInterfaces(BothNode):
+    """Its plugins do not check the holder of an EFA interface."""
+
+    def decide(self, path: ClaimPath, wanted: Claim, held: list[PreparedClaim]) -> PreparedClaim:
+        return super().decide(path, wanted, [] if path is EFA_PATH else held)
+
+
+@pytest.mark.parametrize("node", [Forgetful, ForgetfulOfInterfaces], ids=["neuron", "both"])
+def test_walk_finds_a_missing_device_check(node: type[Node]) -> None:
     with pytest.raises(AssertionError, match="devices"):
-        walk(Forgetful, 2000, 40)  # ends with the first that fails, after about 30
+        walk(node, 2000, 40)  # ends with the first that fails, after about 30

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from neuron_dra.node.prepare.prepared_claims import PreparedClaims
 from neuron_dra.node.prepare.store import Decide
 from neuron_dra.node.publish.publisher_lock import PublisherLock
 from tests.support import slots
-from tests.support.claim_paths import EFA_PATH, NEURON_PATH, ClaimPath
+from tests.support.claim_paths import EFA_PATH, NEURON_PATH, PATHS, ClaimPath
 from tests.support.finds import finds
 from tests.support.power_cut import (
     Contents,
@@ -78,12 +78,17 @@ class Quick(Files):
 FOLDERS = {metadata.FOLDER, notice.FOLDER}
 COARSE = (Path("run/cdi"), *(Path("run/cdi") / name for name in FOLDERS))  # their files only have to go with the boot
 Recorder = Callable[[Path], RecordingFiles]
-MakeStore = Callable[[Path, Files, str], SingleStore]
+MakeStore = Callable[[Path, Files, str, ClaimPath], SingleStore]
+PLUGIN = Path("plugins/neuron.aws.com")  # the plugin's folder, with its lock and the store of the Neuron driver
 
 
-def store_of(root: Path, files: Files, boot_id: str, path: ClaimPath = NEURON_PATH) -> SingleStore:
-    folder = root / "plugins" / "neuron.aws.com"
-    return SingleStore(folder, root / "run" / "cdi", boot_id, files, driver=path.driver)
+def folder_of(root: Path, path: ClaimPath) -> Path:
+    """Return the folder of a driver's checkpoint."""
+    return root / PLUGIN / "efa" if path is EFA_PATH else root / PLUGIN
+
+
+def store_of(root: Path, files: Files, boot_id: str, path: ClaimPath) -> SingleStore:
+    return SingleStore(folder_of(root, path), root / "run" / "cdi", boot_id, files, driver=path.driver)
 
 
 async def opened(store: SingleStore, path: ClaimPath, *, may_be_damaged: bool) -> Checkpoint:
@@ -123,43 +128,65 @@ async def known() -> None:
 
 
 class Life:
-    """A plugin's operations on a disk, with marks for calls and results."""
+    """A plugin's operations on a disk, with marks for calls and results. Each claim has a device of each driver."""
 
-    def __init__(self, root: Path, boot_id: str, make_store: MakeStore, recorder: Recorder, path: ClaimPath) -> None:
-        self.path = path
+    def __init__(
+        self, root: Path, boot_id: str, make_store: MakeStore, recorder: Recorder, paths: Iterable[ClaimPath]
+    ) -> None:
         self.files = recorder(root)
-        self.store = make_store(root, self.files, boot_id)
-        self.lock = PublisherLock(root / "plugins" / "neuron.aws.com", "pod-1", self.files)
+        self.stores = {path: make_store(root, self.files, boot_id, path) for path in paths}
+        self.lock = PublisherLock(root / PLUGIN, "pod-1", self.files)
+
+    async def open(self) -> None:
+        for path, store in self.stores.items():
+            await opened(store, path, may_be_damaged=True)
+
+    def begin(self) -> None:
+        """Open the stores of a node where no driver has run."""
+        for store in self.stores.values():
+            store.open()
+        self.lock.begin()
+        for store in self.stores.values():
+            store.adopt({})
+
+    def repair(self) -> None:
+        for store in self.stores.values():
+            store.repair()
+
+    def flush(self) -> None:
+        for store in self.stores.values():
+            store.flush()
 
     def prepare(self, *numbers: int) -> None:
-        for number in numbers:
-            self.files.mark(("asked to prepare", number))
-        claims = [claim(number, self.path) for number in numbers]
-        self.store.prepare_all([(wanted, None) for wanted in claims], decides(self.path))
-        for number in numbers:
-            self.files.mark(("prepared", number))
+        for path, store in self.stores.items():
+            self._mark(path, "asked to prepare", numbers)
+            claims = [claim(number, path) for number in numbers]
+            store.prepare_all([(wanted, None) for wanted in claims], decides(path))
+            self._mark(path, "prepared", numbers)
 
     def unprepare(self, *numbers: int) -> None:
-        for number in numbers:
-            self.files.mark(("asked to unprepare", number))
-        self.store.unprepare_all([f"uid-{number}" for number in numbers])
-        for number in numbers:
-            self.files.mark(("unprepared", number))
+        for path, store in self.stores.items():
+            self._mark(path, "asked to unprepare", numbers)
+            store.unprepare_all([f"uid-{number}" for number in numbers])
+            self._mark(path, "unprepared", numbers)
 
     def keep(self, tag: Tag | None) -> None:
-        self.files.mark(("asked to keep", tag))
-        self.store.keep_tag(tag)
-        self.files.mark(("kept", tag))
+        for path, store in self.stores.items():
+            self._mark(path, "asked to keep", [tag])
+            store.keep_tag(tag)
+            self._mark(path, "kept", [tag])
+
+    def _mark(self, path: ClaimPath, what: str, about: Iterable[Any]) -> None:
+        for value in about:
+            self.files.mark((path, what, value))
 
 
 async def from_the_first_start(life: Life) -> None:
-    life.store.open()
-    life.lock.begin()
-    life.store.adopt({})
+    life.begin()
     life.keep(PENDING)
     life.prepare(0)
     life.prepare(1)
-    life.store.flush()
+    life.flush()
     life.unprepare(0)
     life.keep(BOUND)
     life.prepare(2, 3)
@@ -168,8 +195,8 @@ async def from_the_first_start(life: Life) -> None:
 
 
 async def after_a_restart(life: Life) -> None:
-    await opened(life.store, life.path, may_be_damaged=True)
-    life.store.repair()
+    await life.open()
+    life.repair()
     life.unprepare(7)
     life.prepare(7)
     life.unprepare(8)
@@ -178,9 +205,9 @@ async def after_a_restart(life: Life) -> None:
 
 async def with_metadata(life: Life) -> None:
     """18.6: the metadata file is there before the commit, and gone after the unprepare."""
-    await opened(life.store, life.path, may_be_damaged=True)
+    await life.open()
     life.prepare(DESCRIBED)
-    life.store.repair()
+    life.repair()
     life.unprepare(DESCRIBED)
     life.prepare(DESCRIBED)
 
@@ -211,7 +238,7 @@ def the_host_was_rebooted(root: Path, path: ClaimPath) -> None:
 
 def the_checkpoint_is_damaged(root: Path, path: ClaimPath) -> None:
     earlier(root, path)
-    slots.tear_all(root / "plugins/neuron.aws.com")
+    slots.tear_all(folder_of(root, path))
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,20 +294,23 @@ class Promised:
 
 
 class Judge:
-    """Restores states and starts a plugin's store on each."""
+    """Restores states and starts a driver's store on each; `paths` are all drivers that use the disk."""
 
-    def __init__(self, root: Path, story: Story, make_store: MakeStore, path: ClaimPath) -> None:
-        self.root, self.story, self.make_store, self.path = root, story, make_store, path
+    def __init__(
+        self, root: Path, story: Story, make_store: MakeStore, path: ClaimPath, paths: tuple[ClaimPath, ...]
+    ) -> None:
+        self.root, self.story, self.make_store, self.path, self.paths = root, story, make_store, path, paths
         self.decided = decides(path)
-        self.data, self.cdi_root = root / "plugins/neuron.aws.com", root / "run/cdi"
+        self.data, self.cdi_root = folder_of(root, path), root / "run/cdi"
 
     def restored(self, cut: Cut) -> Promised:
         shutil.rmtree(self.root, ignore_errors=True)
         self.root.mkdir()
         cut.restore(self.root)
         promised = Promised(set(self.story.prepared), list(self.story.tags))
-        for what, about in cut.promises:
-            promised.record(what, about)
+        for path, what, about in cut.promises:
+            if path is self.path:
+                promised.record(what, about)
         return promised
 
     async def judge(self, cut: Cut, memory: Contents) -> None:
@@ -317,7 +347,7 @@ class Judge:
                 assert folder.is_dir(), "a claim in the checkpoint has no folder for notices"
 
     async def same_boot(self, promised: Promised) -> None:
-        store = self.make_store(self.root, Quick(), self.story.boot_id)
+        store = self.make_store(self.root, Quick(), self.story.boot_id, self.path)
         current = await opened(store, self.path, may_be_damaged=self.story.damaged)
         numbers = {int(uid.removeprefix("uid-")) for uid in current.claims}
         assert promised.prepared <= numbers, "a claim with a result is not in the checkpoint"
@@ -334,7 +364,7 @@ class Judge:
         self.clean(store.read())
 
     async def same_boot_after_a_loss(self, promised: Promised) -> None:
-        store = self.make_store(self.root, Quick(), self.story.boot_id)
+        store = self.make_store(self.root, Quick(), self.story.boot_id, self.path)
         current = await opened(store, self.path, may_be_damaged=True)
         for number in promised.prepared:
             assert f"uid-{number}" in current.claims, "a claim with a result is not held"
@@ -343,7 +373,7 @@ class Judge:
                 store.prepare(rival, self.decided)
 
     async def next_boot(self, promised: Promised) -> None:
-        store = self.make_store(self.root, Quick(), "boot-9")
+        store = self.make_store(self.root, Quick(), "boot-9", self.path)
         current = await opened(store, self.path, may_be_damaged=False)
         assert current.claims == {}, "claims of an earlier boot count as prepared"
         assert current.tag in promised.tags, "the tag is another one"
@@ -355,7 +385,8 @@ class Judge:
     def clean(self, current: Checkpoint) -> None:
         uids = {uid for uid, prepared in current.claims.items() if not prepared.adopted}
         names = set(os.listdir(self.cdi_root)) - FOLDERS
-        found = {cdi.claim_uid_of(name, self.path.driver) for name in names}
+        others = {name for path in self.paths if path is not self.path for name in names if path.has_file(name)}
+        found = {cdi.claim_uid_of(name, self.path.driver) for name in names - others}
         wanted = {name for prepared in current.claims.values() for name in metadata.files(prepared)}
         held = set(current.claims) - uids
         described = set(Files().names(self.cdi_root / metadata.FOLDER))
@@ -365,7 +396,7 @@ class Judge:
         having = {uid for uid, prepared in current.claims.items() if notice.has_folder(prepared)}
         assert told == having, "folders for notices and checkpoint differ"
         assert uids <= found <= set(current.claims), "CDI files and checkpoint differ"
-        PublisherLock(self.data, "pod-2", Quick()).sweep()
+        PublisherLock(self.root / PLUGIN, "pod-2", Quick()).sweep()
         assert [name for name in os.listdir(self.data) if name.endswith(".tmp")] == []
 
 
@@ -375,15 +406,16 @@ async def run(
     make_store: MakeStore = store_of,
     recorder: Recorder = RecordingFiles,
     every: int = EVERY,
-    path: ClaimPath = NEURON_PATH,
+    paths: tuple[ClaimPath, ...] = (NEURON_PATH,),
 ) -> tuple[int, int]:
     """Record a scenario and check the states that a power cut may leave; return operations and states."""
     live, cut_root = folder / "live", folder / "cut"
     live.mkdir()
-    story.before(live, path)
-    life = Life(live, story.boot_id, make_store, recorder, path)
+    for path in paths:
+        story.before(live, path)
+    life = Life(live, story.boot_id, make_store, recorder, paths)
     await story.live(life)
-    judge = Judge(cut_root, story, make_store, path)
+    judges = [Judge(cut_root, story, make_store, path, paths) for path in paths]
     states = 0
     memory: Contents = frozenset()
     for number, cut in enumerate(cuts(life.files, COARSE)):
@@ -391,7 +423,8 @@ async def run(
             continue
         if cut.is_whole:
             memory = frozenset(item for item in cut.contents if item[0].parts[:1] == ("run",))
-        await judge.judge(cut, memory)
+        for judge in judges:
+            await judge.judge(cut, memory)
         states += 1
     return len(life.files.log), states
 
@@ -404,14 +437,15 @@ async def test_promises_survive_any_power_cut(
     record_property("covered", f"power cut, {name}: {states} states after {operations} operations")
 
 
+@pytest.mark.parametrize("paths", [(EFA_PATH,), tuple(PATHS.values())], ids=["efa", "both"])
 @pytest.mark.parametrize("name", [name for name in STORIES if name != "metadata"])  # of which EFA claims have none
 async def test_promises_of_efa_claims_survive_any_power_cut(
-    name: str, short_path: Path, record_property: Callable[[str, str], None]
+    name: str, paths: tuple[ClaimPath, ...], short_path: Path, record_property: Callable[[str, str], None]
 ) -> None:
-    operations, states = await run(
-        STORIES[name], short_path, lambda root, files, boot_id: store_of(root, files, boot_id, EFA_PATH), path=EFA_PATH
-    )
-    record_property("covered", f"power cut, EFA, {name}: {states} states after {operations} operations")
+    every = EVERY if len(paths) == 1 else 5 * EVERY  # the unflushed changes of two drivers have many combinations
+    operations, states = await run(STORIES[name], short_path, every=every, paths=paths)
+    drivers = " and ".join(path.driver.name for path in paths)
+    record_property("covered", f"power cut, {drivers}, {name}: {states} states after {operations} operations")
 
 
 # The harness detects planted bugs.
@@ -439,8 +473,8 @@ class CheckpointFirst(SingleStore):
             super()._write_spec(claim, **more)
 
 
-def checkpoint_first(root: Path, files: Files, boot_id: str) -> SingleStore:
-    return CheckpointFirst(root / "plugins/neuron.aws.com", root / "run/cdi", boot_id, files)
+def checkpoint_first(root: Path, files: Files, boot_id: str, path: ClaimPath) -> SingleStore:
+    return CheckpointFirst(folder_of(root, path), root / "run/cdi", boot_id, files, driver=path.driver)
 
 
 class WithoutTraces(SingleStore):
@@ -450,8 +484,22 @@ class WithoutTraces(SingleStore):
         return current
 
 
-def without_traces(root: Path, files: Files, boot_id: str) -> SingleStore:
-    return WithoutTraces(root / "plugins/neuron.aws.com", root / "run/cdi", boot_id, files)
+def without_traces(root: Path, files: Files, boot_id: str, path: ClaimPath) -> SingleStore:
+    return WithoutTraces(folder_of(root, path), root / "run/cdi", boot_id, files, driver=path.driver)
+
+
+class TakesAllFiles(SingleStore):
+    """Removes the CDI files that all drivers have of a claim."""
+
+    def unprepare_all(self, uids: Sequence[str]) -> list[PreparedClaim | Exception | None]:
+        for path in PATHS.values():
+            for uid in uids:
+                self._files.remove(self.cdi_root / path.file_name(uid))
+        return super().unprepare_all(uids)
+
+
+def takes_all_files(root: Path, files: Files, boot_id: str, path: ClaimPath) -> SingleStore:
+    return TakesAllFiles(folder_of(root, path), root / "run/cdi", boot_id, files, driver=path.driver)
 
 
 class WithoutBootRecord(RecordingFiles):
@@ -467,8 +515,8 @@ class WithoutBootRecord(RecordingFiles):
             super().rename(source, target)
 
 
-def without_boot_id(root: Path, files: Files, boot_id: str) -> SingleStore:
-    return store_of(root, files, "always the same")
+def without_boot_id(root: Path, files: Files, boot_id: str, path: ClaimPath) -> SingleStore:
+    return store_of(root, files, "always the same", path)
 
 
 @pytest.mark.parametrize(
@@ -495,6 +543,11 @@ async def test_the_power_cut_finds(
 ) -> None:
     with pytest.raises(AssertionError, match=complaint):
         await run(STORIES[name], short_path, make_store, recorder)
+
+
+async def test_the_power_cut_finds_a_driver_that_removes_the_files_of_another(short_path: Path) -> None:
+    with pytest.raises(AssertionError, match="a claim in the checkpoint has no CDI file"):
+        await run(STORIES["first start"], short_path, takes_all_files, paths=tuple(PATHS.values()))
 
 
 # The model.

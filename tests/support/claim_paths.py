@@ -67,6 +67,10 @@ class ClaimPath:
         """Return the name of a claim's CDI file."""
         return cdi.file_name(uid, self.driver)
 
+    def has_file(self, name: str) -> bool:
+        """Return whether a file of the CDI folder is of this driver, temporary ones included."""
+        return name.removeprefix(".").startswith(self.driver.cdi_file_prefix)
+
 
 def _interfaces() -> tuple[Interface, ...]:
     spec = catalogue.lookup(TYPE)
