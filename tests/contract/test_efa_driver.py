@@ -14,6 +14,7 @@ import pytest
 from neuron_dra.core import cdi, efa, names
 from neuron_dra.core.dra_driver import EFA
 from neuron_dra.emulation.embedded_api import EmbeddedApi
+from neuron_dra.emulation.hanging import hang, release
 from neuron_dra.emulation.scripted_kubelet import ScriptedKubelet
 from neuron_dra.emulation.simulated_efa import EfaTree
 from neuron_dra.gen.kubelet.podresources.v1 import podresources_pb2 as pb
@@ -109,6 +110,20 @@ async def test_interfaces_are_published_beside_the_devices(plugin: Plugin, api: 
     assert resource_slice["spec"]["pool"] == {"name": "node-a", "generation": 1, "resourceSliceCount": 1}
     assert resource_slice["metadata"]["ownerReferences"][0]["kind"] == "Node"
     await api.until("resourceslices", lambda items: len(items) == 2)
+
+
+async def test_first_slice_waits_for_the_groups(host: PluginHost, tree: EfaTree, api: EmbeddedApi) -> None:
+    """The Node has no label of its type, and the first reading of the hardware takes long."""
+    slow_file = host.hardware.folder(3) / "reset"
+    hang(slow_file)
+    async with host.running("pod-1", efa_interfaces=True):
+        await always(lambda: not own_slices(api), 0.5)
+        release(slow_file)
+        resource_slice = await published(api)
+        devices = resource_slice["spec"]["devices"]
+        assert all(f"{names.GROUP_DOMAIN}/devicegroup4_id" in device["attributes"] for device in devices)
+        changes = [entry for entry in api.requests(resource="resourceslices") if entry.name == NAME]
+        assert changes == [], "the slice was written again"
 
 
 async def test_both_drivers_register(plugin: Plugin, kubelet: ScriptedKubelet, host: PluginHost) -> None:

@@ -221,6 +221,8 @@ class InterfaceDriver:
     # Loops
 
     async def _read(self) -> None:
+        if self._instance_type() is None:
+            await self._shared.hardware.wait()  # or the first slice would lack the groups, which the type decides
         while True:
             if await self.hardware.look():
                 self.dirty.notify()
