@@ -19,11 +19,8 @@ from typing import Final, TypeVar
 
 import pytest
 
-from neuron_dra.api.objects import healthy_node
-from neuron_dra.core import cdi
 from neuron_dra.core.checkpoint import SLOTS, Checkpoint
 from neuron_dra.core.claims import AllocatedDevice, Claim, ClaimRef, PreparedClaim
-from neuron_dra.core.decision import decide
 from neuron_dra.errors import CheckpointDamaged, DeviceInUse, NotFound
 from neuron_dra.node.files import Files
 from neuron_dra.node.metrics import PluginMetrics
@@ -31,6 +28,7 @@ from neuron_dra.node.prepare import recovery
 from neuron_dra.node.prepare.prepared_claims import PreparedClaims
 from tests.contract.test_running_plugin_is_evidence import BadBlocks
 from tests.support import slots
+from tests.support.claim_paths import NEURON_PATH, PATHS, ClaimPath
 from tests.support.faulty_files import PowerCut, disk_error
 from tests.support.finds import finds
 from tests.support.single_store import SingleStore
@@ -38,15 +36,22 @@ from tests.support.single_store import SingleStore
 pytestmark = pytest.mark.contract("P20")
 T = TypeVar("T")
 LONG = bool(os.environ.get("NEURON_DRA_LONG"))
-NODE = healthy_node("trn2.48xlarge")
 
 
-def claim(name: str, number: int) -> Claim:
-    return Claim(ClaimRef("ml", name, f"uid-{name}"), (AllocatedDevice("r", "a", f"neuron-device-{number}"),))
+@dataclass(frozen=True, slots=True)
+class OneDevice:
+    """A claim for the device of this number, of any driver."""
+
+    ref: ClaimRef
+    number: int
+
+    def of(self, path: ClaimPath) -> Claim:
+        """Return the claim for a driver's device."""
+        return Claim(self.ref, (AllocatedDevice("r", "a", path.devices[self.number]),))
 
 
-def decided(wanted: Claim, held: list[PreparedClaim]) -> PreparedClaim:
-    return decide(wanted, node_name="a", node=NODE, held=held, device_files=cdi.DeviceFiles(), prepared_at="then")
+def claim(name: str, number: int) -> OneDevice:
+    return OneDevice(ClaimRef("ml", name, f"uid-{name}"), number)
 
 
 KEPT, LAST, RIVAL, SECOND_RIVAL = claim("kept", 1), claim("last", 2), claim("rival", 2), claim("second-rival", 2)
@@ -69,8 +74,9 @@ PLUGINS: Final = {
 class Cluster:
     """An API server that has the claims with containers; they are allocated."""
 
-    def __init__(self, *claims: Claim) -> None:
-        self._claims = {claim.ref.uid: claim for claim in claims}
+    def __init__(self, path: ClaimPath, *claims: OneDevice) -> None:
+        self.path = path
+        self._claims = {claim.ref.uid: claim.of(path) for claim in claims}
 
     async def fetch(self, ref: ClaimRef) -> Claim:
         try:
@@ -96,13 +102,18 @@ class Node:
     def __init__(self, root: Path, cluster: Cluster, store: type[SingleStore] = SingleStore) -> None:
         self._store = store
         self.data, self.cdi_root, self.files = root / "data", root / "cdi", BadBlocks()
-        self.cluster = cluster
+        self.cluster, self.path = cluster, cluster.path
 
     def plugin(self, boot_id: str = "boot-1", files: Files | None = None) -> Plugin:
-        return Plugin(self, self._store(self.data, self.cdi_root, boot_id, files or self.files))
+        store = self._store(self.data, self.cdi_root, boot_id, files or self.files, driver=self.path.driver)
+        return Plugin(self, store)
 
-    def spec(self, wanted: Claim) -> Path:
-        return self.cdi_root / cdi.file_name(wanted.ref.uid)
+    def spec(self, wanted: OneDevice) -> Path:
+        return self.cdi_root / self.path.file_name(wanted.ref.uid)
+
+    def decided(self, wanted: OneDevice) -> PreparedClaim:
+        """Return what a claim gets that has its device to itself."""
+        return self.path.decide(wanted.of(self.path), [])
 
 
 class Plugin:
@@ -114,12 +125,13 @@ class Plugin:
         self._prepared = PreparedClaims(store)
         self._rebuilt(store.open)
 
-    def prepare(self, wanted: Claim) -> PreparedClaim:
-        prepared = self._rebuilt(lambda: self.store.prepare(wanted, decided))
+    def prepare(self, wanted: OneDevice) -> PreparedClaim:
+        path = self._node.path
+        prepared = self._rebuilt(lambda: self.store.prepare(wanted.of(path), path.decide))
         self._prepared.hold(prepared)
         return prepared
 
-    def unprepare(self, unwanted: Claim) -> None:
+    def unprepare(self, unwanted: OneDevice) -> None:
         self._rebuilt(lambda: self.store.unprepare(unwanted.ref.uid))
         self._prepared.drop(unwanted.ref.uid)
 
@@ -127,7 +139,7 @@ class Plugin:
         """Do what a plugin does every few seconds."""
         self._rebuilt(self.store.repair)
 
-    def takes(self, wanted: Claim) -> bool:
+    def takes(self, wanted: OneDevice) -> bool:
         try:
             self.prepare(wanted)
         except DeviceInUse:
@@ -142,7 +154,9 @@ class Plugin:
             return call()
         except CheckpointDamaged as err:
             self._prepared.found_damaged(err)
-        rebuild = recovery.Recovery(self._prepared, finds(self._node.cluster, decided), known, PluginMetrics())
+        path = self._node.path
+        rediscovery = finds(self._node.cluster, path.decide, path=path)
+        rebuild = recovery.Recovery(self._prepared, rediscovery, known, PluginMetrics())
         asyncio.run(rebuild.rebuild())
         return call()
 
@@ -158,7 +172,7 @@ class State:
     cdi: str
 
     @property
-    def specs(self) -> set[Claim]:
+    def specs(self) -> set[OneDevice]:
         """The claims that have a CDI file."""
         if self.cdi == "emptied":
             return set()
@@ -166,7 +180,7 @@ class State:
         return {KEPT, LAST} if has_last else {KEPT}
 
     @property
-    def documents(self) -> dict[str, set[Claim]]:
+    def documents(self) -> dict[str, set[OneDevice]]:
         """What each whole content of a slot has."""
         return {
             "newest": {KEPT, LAST} if self.is_prepared else {KEPT},
@@ -188,10 +202,10 @@ class State:
         return any(slot not in ("newest", "older") for slot in self.slots)
 
     @property
-    def containers(self) -> set[Claim]:
+    def containers(self) -> set[OneDevice]:
         return self.documents["newest"]
 
-    def must_hold(self, claim: Claim) -> bool:
+    def must_hold(self, claim: OneDevice) -> bool:
         """Return whether a claim that has a container must keep its device, once each plugin has read the files."""
         if claim in self.specs:
             return True
@@ -203,7 +217,7 @@ class State:
         is_intact = self.specs or (len(PLUGINS[self.plugins][1]) == 2 and set(self.slots) == {"older"})
         return not (is_lost and self.remembered and is_intact)
 
-    def may_hold(self, claim: Claim) -> bool:
+    def may_hold(self, claim: OneDevice) -> bool:
         """Return whether there is evidence that a claim is prepared, and none that it was unprepared."""
         if claim in self.specs:
             return True
@@ -235,7 +249,7 @@ def lived(node: Node, state: State) -> tuple[dict[str, Plugin], dict[str, bytes]
 
 def damage(node: Node, state: State, contents: dict[str, bytes]) -> None:
     (node.data / "left").write_bytes(
-        node.spec(LAST).read_bytes() if state.is_prepared else cdi.encode(cdi.spec(decided(LAST, [])))
+        node.spec(LAST).read_bytes() if state.is_prepared else node.path.spec(node.decided(LAST))
     )
     for name, slot in zip(SLOTS, state.slots, strict=True):
         path = node.data / name
@@ -317,20 +331,28 @@ def quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
+@pytest.fixture(params=PATHS.values(), ids=list(PATHS))
+def path(request: pytest.FixtureRequest) -> ClaimPath:
+    driver_path: ClaimPath = request.param
+    return driver_path
+
+
 @pytest.mark.parametrize("is_prepared", [True, False], ids=["prepared last", "unprepared last"])
 @pytest.mark.parametrize("plugins", PLUGINS)
 def test_no_state_gives_a_device_out_twice_or_holds_one_without_evidence(
-    short_path: Path, plugins: str, is_prepared: bool, quiet: None
+    short_path: Path, plugins: str, is_prepared: bool, path: ClaimPath, quiet: None
 ) -> None:
-    wrong = complaints(short_path, states(plugins, is_prepared))
+    wrong = complaints(short_path, states(plugins, is_prepared), path)
     assert not wrong, "\n".join([f"{len(wrong)} states", *wrong[:20]])
 
 
-def complaints(folder: Path, chosen: Iterable[State], store: type[SingleStore] = SingleStore) -> list[str]:
+def complaints(
+    folder: Path, chosen: Iterable[State], path: ClaimPath, store: type[SingleStore] = SingleStore
+) -> list[str]:
     wrong = []
     for number, state in enumerate(chosen):
         root = folder / str(number)
-        complaint = judged(Node(root, Cluster(*state.containers), store), state)
+        complaint = judged(Node(root, Cluster(path, *state.containers), store), state)
         if complaint:
             wrong.append(f"{state}: {complaint}")
         shutil.rmtree(root)
@@ -366,13 +388,13 @@ def lengths(written: int) -> list[int]:
     "after", [("running",), ("started",), ("running", "started"), ("started", "running")], ids="+".join
 )
 def test_kill_at_any_byte_of_a_write_is_before_or_after_it(
-    short_path: Path, after: tuple[str, ...], is_prepared: bool, quiet: None
+    short_path: Path, after: tuple[str, ...], is_prepared: bool, path: ClaimPath, quiet: None
 ) -> None:
-    killed_at_any_byte(short_path, after, is_prepared=is_prepared)
+    killed_at_any_byte(short_path, after, path, is_prepared=is_prepared)
 
 
 def killed_at_any_byte(
-    folder: Path, after: tuple[str, ...], *, is_prepared: bool, store: type[SingleStore] = SingleStore
+    folder: Path, after: tuple[str, ...], path: ClaimPath, *, is_prepared: bool, store: type[SingleStore] = SingleStore
 ) -> None:
     def act(plugin: Plugin) -> None:
         if is_prepared:
@@ -381,7 +403,7 @@ def killed_at_any_byte(
             plugin.unprepare(LAST)
 
     def arranged(root: Path) -> tuple[Node, Plugin, Plugin, StoppedWrites]:
-        node = Node(root, Cluster(KEPT, LAST), store)
+        node = Node(root, Cluster(path, KEPT, LAST), store)
         files = StoppedWrites()
         running, killed = node.plugin(), node.plugin(files=files)
         running.prepare(KEPT)
@@ -399,7 +421,7 @@ def killed_at_any_byte(
         with pytest.raises(PowerCut):
             act(killed)
         plugins = [running if name == "running" else node.plugin() for name in after]
-        assert plugins[0].claims()[KEPT.ref.uid] == decided(KEPT, []), length
+        assert plugins[0].claims()[KEPT.ref.uid] == node.decided(KEPT), length
         assert not plugins[-1].takes(OF_KEPT), length
         assert not plugins[0].takes(RIVAL) or not is_prepared, length
         act(plugins[-1])  # as the kubelet does
@@ -438,13 +460,15 @@ class OverwritesTheNewest(SingleStore):
         (TrustsOneSlot, "started", "last is not held"),
     ],
 )
-def test_the_table_finds(short_path: Path, store: type[SingleStore], plugins: str, complaint: str, quiet: None) -> None:
-    assert complaint in "".join(complaints(short_path, states(plugins, is_prepared=True), store))
+def test_the_table_finds(
+    short_path: Path, store: type[SingleStore], plugins: str, complaint: str, path: ClaimPath, quiet: None
+) -> None:
+    assert complaint in "".join(complaints(short_path, states(plugins, is_prepared=True), path, store))
 
 
-def test_the_kills_find_a_write_into_the_newest_slot(short_path: Path, quiet: None) -> None:
+def test_the_kills_find_a_write_into_the_newest_slot(short_path: Path, path: ClaimPath, quiet: None) -> None:
     with pytest.raises((AssertionError, KeyError)):
-        killed_at_any_byte(short_path, ("started",), is_prepared=True, store=OverwritesTheNewest)
+        killed_at_any_byte(short_path, ("started",), path, is_prepared=True, store=OverwritesTheNewest)
 
 
 # Space
@@ -465,12 +489,12 @@ class FullDisk(Files):
 def test_unprepare_needs_no_space(short_path: Path, count: int) -> None:
     """Whatever part of the spare space the last prepare has left: many claims, one at a time."""
     files = FullDisk()
-    store = Node(short_path, Cluster()).plugin(files=files).store
+    store = Node(short_path, Cluster(NEURON_PATH)).plugin(files=files).store
     admins = []
     for number in range(count):
         device = AllocatedDevice("r", "a", "neuron-device-0", admin_access=True)
         admins.append(Claim(ClaimRef("ml", f"monitor-{number}", f"uid-{number}"), (device,)))
-        store.prepare(admins[-1], decided)
+        store.prepare(admins[-1], NEURON_PATH.decide)
     files.is_full = True
     for number in range(20):
         store.unprepare(f"uid-of-nobody-{number}")
@@ -481,14 +505,16 @@ def test_unprepare_needs_no_space(short_path: Path, count: int) -> None:
 
 def test_prepare_on_a_full_disk_is_rejected_before_the_spare_space_is_used(short_path: Path) -> None:
     files = FullDisk()
-    node = Node(short_path, Cluster())
+    node = Node(short_path, Cluster(NEURON_PATH))
     store = node.plugin(files=files).store
     files.is_full = True
     device = AllocatedDevice("r", "a", "neuron-device-0", admin_access=True)
     prepared = 0
     try:
         while prepared < 1000:
-            store.prepare(Claim(ClaimRef("ml", f"monitor-{prepared}", f"uid-{prepared}"), (device,)), decided)
+            store.prepare(
+                Claim(ClaimRef("ml", f"monitor-{prepared}", f"uid-{prepared}"), (device,)), NEURON_PATH.decide
+            )
             prepared += 1
     except OSError as err:
         assert err.errno == errno.ENOSPC
