@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
-from neuron_dra.core import cdi, names
+from neuron_dra.api.objects import allocated_claim
+from neuron_dra.core import names
 from neuron_dra.core.dra_driver import EFA
 from neuron_dra.emulation.cdi_runtime import Container
 from neuron_dra.emulation.embedded_api import EmbeddedApi
@@ -17,8 +20,9 @@ from neuron_dra.emulation.scripted_node import ScriptedNode
 from neuron_dra.emulation.simulated_efa import EfaTree
 from tests.contract.test_efa_driver import FIRST, SECOND, efa_claim, own_slices
 from tests.story.plugin_story import START_S, started
+from tests.support import slots
 from tests.support.plugin_host import PluginHost, PluginProcess
-from tests.support.waiting import eventually
+from tests.support.waiting import always, eventually
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="device nodes need root")
 
@@ -101,21 +105,56 @@ async def test_pods_share_a_claim_one_after_another(
     ]
 
 
-async def test_claim_of_both_drivers_starts_or_leaves_nothing(
-    host: PluginHost, tree: EfaTree, kubelet: ScriptedKubelet, node: ScriptedNode, api: EmbeddedApi
-) -> None:
-    await begun(host, kubelet, "pod-1")
+async def lose_the_interface(kubelet: ScriptedKubelet, tree: EfaTree, api: EmbeddedApi) -> None:
     tree.file(0).unlink()
+
+
+async def hold_the_device(kubelet: ScriptedKubelet, tree: EfaTree, api: EmbeddedApi) -> None:
+    holder = api.create(allocated_claim("holder", "node-a", [3]))
+    answer = (await kubelet.prepare([holder], driver=names.DRIVER))[holder["metadata"]["uid"]]
+    assert not answer.error
+
+
+@pytest.mark.parametrize(
+    ("harm", "complaint", "remaining"),
+    [
+        (lose_the_interface, "cannot be used (DeviceFileMissing)", []),
+        (hold_the_device, "is held by claim default/holder", ["holder"]),
+    ],
+    ids=["interface", "device"],
+)
+async def test_claim_of_both_drivers_starts_or_leaves_nothing(
+    host: PluginHost,
+    tree: EfaTree,
+    kubelet: ScriptedKubelet,
+    node: ScriptedNode,
+    api: EmbeddedApi,
+    harm: Callable[[ScriptedKubelet, EfaTree, EmbeddedApi], Awaitable[None]],
+    complaint: str,
+    remaining: list[str],
+) -> None:
+    """The kubelet calls both drivers, in any order. Where one of them fails, the pod does not start."""
+    await begun(host, kubelet, "pod-1")
+    await harm(kubelet, tree, api)
     claim = api.create(efa_claim("both", FIRST, neuron=3))
     pod(api, "job", claim)
-    await eventually(lambda: any("cannot be used (DeviceFileMissing)" in text for text in node.failures))
-    assert "default/job" not in node.containers
+    await eventually(lambda: any(complaint in text for text in node.failures))
+    await always(lambda: "default/job" not in node.containers, 0.5)
     api.delete("pods", "job", "default", grace_s=0)
+    efa_folder = host.settings("pod-1").efa_folder
+    await eventually(
+        lambda: (claims_in(host.data), claims_in(efa_folder)) == (remaining, []), what="nothing is left over"
+    )
     uid = claim["metadata"]["uid"]
-    await eventually(lambda: not host.checkpointed)
-    for driver in (None, EFA):
-        name = cdi.file_name(uid, driver) if driver else cdi.file_name(uid)
-        await eventually(lambda name=name: not (host.cdi / name).exists())
+    names_left = [path.name for path in host.cdi.rglob("*") if uid in path.name]
+    assert names_left == []
+
+
+def claims_in(folder: Path) -> list[str]:
+    """Return the names of the claims in a checkpoint; none before the first commit, which writes it."""
+    with contextlib.suppress(FileNotFoundError):
+        return [claim.ref.name for claim in slots.read(folder).claims.values()]
+    return []
 
 
 async def test_kill_between_the_two_prepares_is_recovered(
