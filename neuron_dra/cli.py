@@ -202,6 +202,7 @@ def _run_plugin(parsed: argparse.Namespace) -> int:
             loop.add_signal_handler(number, plugin.stop)
         await plugin.run()
 
+    err: NeuronDraError | OSError | None = None
     try:
         with undo:
             asyncio.run(serve())
@@ -209,7 +210,8 @@ def _run_plugin(parsed: argparse.Namespace) -> int:
         err = _first(group)
         log.error("neuron-dra plugin ends", extra={"error": str(err)})
         log.debug("where it failed", exc_info=err)
-        raise err if isinstance(err, NeuronDraError) else NeuronDraError(str(err)) from None
+    if err is not None:
+        raise err if isinstance(err, NeuronDraError) else NeuronDraError(str(err))
     log.info("neuron-dra plugin ended")
     return 0
 

@@ -211,10 +211,13 @@ class Reconciler:
     async def _begin_term(self, term: int, tenure: int) -> None:
         """List everything if another replica may have led, else only open the watches again. Raises ApiError."""
         same = self._tenure == tenure
+        error: Exception | None = None
         try:
             await (self._caches.resume() if same else self._caches.relist())
         except* ApiError as group:
-            raise ApiError(str(group.exceptions[0])) from group
+            error = ApiError(str(group.exceptions[0]))
+        if error is not None:
+            raise error
         if same:
             await asyncio.sleep(self._timing.gather_s)  # what the watches have missed follows at once
         now = self._clock()

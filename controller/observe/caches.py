@@ -294,6 +294,7 @@ class Caches(Generic[IndexT]):
         """
         if len(self.claims.items) > self._claims_for_a_node * len(nodes):
             semaphore = asyncio.Semaphore(NODES_AT_ONCE)
+            error: Exception | None = None
             try:
                 async with asyncio.TaskGroup() as group:
                     for node in sorted(nodes):
@@ -302,9 +303,11 @@ class Caches(Generic[IndexT]):
             except* Forbidden:
                 pass  # the ClusterRole of an earlier release does not allow to list pods
             except* ApiError as failed:
-                raise ApiError(str(failed.exceptions[0])) from None
+                error = failed.exceptions[0]  # as it is: the outbox sends again after some errors, and not after others
             except* MALFORMED as failed:
-                raise Unavailable(f"the list of pods cannot be read: {failed.exceptions[0]!r}") from None
+                error = Unavailable(f"the list of pods cannot be read: {failed.exceptions[0]!r}")
+            if error is not None:
+                raise error
         await self.claims.relist()
 
     async def _reread_claims_on(self, node: str, semaphore: asyncio.Semaphore) -> None:

@@ -11,7 +11,7 @@ from controller.apply.claim_pods import ClaimPods
 from controller.observe.caches import Caches, wall_clock
 from controller.timing import DEFAULT_TIMING
 from neuron_dra.core.wire import Obj
-from neuron_dra.errors import NotFound
+from neuron_dra.errors import NotFound, Unavailable
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.kube.config import KubeConfig
 from neuron_dra.planner.fleet.fleet_index import FleetIndex
@@ -122,6 +122,22 @@ async def test_claims_of_a_pod_that_cannot_be_read_are_read_with_all_others() ->
     shelf.claims = (*shelf.claims, raw(claim("new", "node-b"), anything=False))
     await caches.reread_claims({"node-b"})
     assert held(caches) == {"c": ("node-a",), "new": ("node-b",)}
+
+
+async def test_list_of_pods_without_an_answer_raises_its_error() -> None:
+    """The outbox sends a request again, later each time, whose error says that it got no answer."""
+
+    class Silent(Shelf):
+        async def _send(self, method: str, path: str, *others: object) -> bytes:
+            if path.endswith("/pods"):
+                raise Unavailable("GET /api/v1/pods: the API server does not answer")
+            return await super()._send(method, path, *others)
+
+    shelf = Silent(raw(claim("c", "node-a"), anything=False))
+    caches = Caches(shelf, lambda: None, FleetIndex(), DEFAULT_TIMING.caches, claims_for_a_node=0)
+    await caches.claims.relist()
+    with pytest.raises(Unavailable, match="does not answer"):
+        await caches.reread_claims({"node-a", "node-b"})
 
 
 async def test_a_pod_that_cannot_be_read_may_use_a_claim_of_its_group() -> None:
