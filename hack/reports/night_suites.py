@@ -326,13 +326,14 @@ PARTS = {
         _bed("1.37", "bed/test_absence_on_nodes", "bed/test_driver_loads"),
     ),
     "tenants": Part(
-        "a policy that rejects every write of one namespace, 6,000 waiting pods, JobSets without their version and forged "
-        "objects of Kueue: workloads of others in pairs with and without them, on the test bed with Kubernetes 1.37",
-        _bed("1.37", "bed/test_hostile_tenants"),
+        "a policy that rejects every write of one namespace, 6,000 waiting pods, JobSets without their version, forged "
+        "objects of Kueue, and webhooks that hang for one namespace and for Events: workloads of others in pairs with and "
+        "without them, on the test bed with Kubernetes 1.37",
+        _bed("1.37", "bed/test_hostile_tenants", "bed/test_hanging_webhooks"),
     ),
     "tenants-1.35": Part(
         "the same on the test bed with Kubernetes 1.35",
-        _bed("1.35", "bed/test_hostile_tenants"),
+        _bed("1.35", "bed/test_hostile_tenants", "bed/test_hanging_webhooks"),
     ),
     "why": Part(
         "the first cause that `why` names, in situations made on the test bed with Kubernetes 1.37",
