@@ -157,10 +157,18 @@ def thousands_of_waiting_pods(tenant: Namespace) -> Iterator[None]:
         list(pool.map(lambda first: create_pods(tenant, first), range(0, PODS, PODS_AT_ONCE)))
     try:
         submit(tenant, workload("wide", 4, 1, template="wide-rct"))
+        # Until Kubernetes has created their claims, the API server is busy for everybody.
+        eventually("every pod has its claim", lambda: number_of_claims(tenant) == PODS, 900, interval_s=2)
         yield
     finally:
         eventually("no pods are left", lambda: are_deleted(tenant), 600)
         end_workloads(tenant)
+
+
+def number_of_claims(tenant: Namespace) -> int:
+    path = f"/apis/resource.k8s.io/v1/namespaces/{tenant.name}/resourceclaims?limit=1"
+    listed = json.loads(tenant.bed.kubectl("get", f"--raw={path}", timeout_s=120))
+    return len(listed["items"]) + int(listed["metadata"].get("remainingItemCount", 0))
 
 
 def are_deleted(tenant: Namespace) -> bool:
