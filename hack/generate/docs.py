@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +29,9 @@ from neuron_dra.node.timing import DEFAULT_TIMING
 from neuron_dra.setting_table import Setting, settings_of
 from neuron_dra.settings import PluginSettings
 
-DOCS = Path(__file__).resolve().parents[2] / "docs"
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+ALERTS = ROOT / "deploy" / "helm" / "neuron-dra" / "files" / "alerts"
 MADE = "<!-- Written by hack/generate/docs.py from the code; change the texts there. -->\n\n"
 
 
@@ -223,8 +227,8 @@ metrics are read. `kubectl neuron top` shows them.
 - They name the pod and its container, so no join is needed. The names come from the kubelet's pod-resources API; without
   it, or before Kubernetes 1.34, `pod` is the pod for which the claim was prepared, and `container` is empty. If
   several pods share a device or core, the series names the first one, and `users` is their number.
-- They count since the kernel driver was loaded, those of memory errors since the firmware began, and not since the pod started: use
-  `rate` or `increase`.
+- They do not start at 0 with a pod, so use `rate` or `increase`. Counters of memory errors start with the firmware. All other counters
+  start when the kernel driver is loaded.
 - `core` is the number of a physical core in its device, as in sysfs. Results and categories that are 0 have no series.
 - On a trn2.48xlarge with 128 cores in use, one reading took 40 ms of CPU and the page 25 ms more, with 1,100 series.
   `draDriver.deviceCounters` in the chart limits them: with `devices` there are at most 256 and a reading takes 2 ms.
@@ -353,9 +357,59 @@ The values of the attribute `unhealthy` and of the [taint](health.md):
 {table(["value", "meaning", "what to do"], unhealthy)}"""
 
 
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """An alert of the chart; `cause` completes "It fires when", and `duration` is how long the cause must last."""
+
+    name: str
+    severity: str
+    cause: str
+    duration: str
+
+
+_RULE = re.compile(r"# Fires when (.+)\n +- alert: (\w+)\n(?:.*\n)*? +for: (\d+)([smh])\n +labels: \{severity: (\w+)\}")
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours"}
+_TABLE_OF_ALERTS = re.compile(r"(?<=<!-- from the chart's alerts -->\n).*?(?=\n\n)", re.DOTALL)
+_RUNBOOK = re.compile(r"(?<=^### )(Neuron\w+)\n\n(?:Severity: .*\n\n)?", re.MULTILINE)
+
+
+def alerts() -> Iterator[Alert]:
+    """Yield the alerts in the order of the chart's files; the cause is the comment above a rule."""
+    for path in sorted(ALERTS.glob("*.yaml")):
+        for cause, name, number, unit, severity in _RULE.findall(path.read_text(encoding="utf-8")):
+            unit_name = _UNITS[unit] if int(number) != 1 else _UNITS[unit].removesuffix("s")
+            yield Alert(name, severity, cause, f"{number} {unit_name}" if int(number) else "")
+
+
+def monitoring() -> str:
+    """Return docs/monitoring.md with the table of all alerts; people write the remaining page."""
+    rows = [
+        (
+            f"[`{alert.name}`](runbooks.md#{alert.name.lower()})",
+            alert.severity,
+            alert.cause,
+            alert.duration or "at once",
+        )
+        for alert in alerts()
+    ]
+    page = table(["alert", "severity", "it fires when", "after"], rows).rstrip("\n")
+    return _TABLE_OF_ALERTS.sub(lambda _: page, read(DOCS / "monitoring.md"))
+
+
+def runbooks() -> str:
+    """Return docs/runbooks.md, where a line below each heading says when the alert fires; people write the rest."""
+    lines = {}
+    for alert in alerts():
+        lasts = f", and this lasts {alert.duration}" if alert.duration else ""
+        lines[alert.name] = f"Severity: {alert.severity}. The alert fires when {alert.cause}{lasts}."
+    return _RUNBOOK.sub(lambda match: f"{match[1]}\n\n{lines[match[1]]}\n\n", read(DOCS / "runbooks.md"))
+
+
 PAGES = {
     "attributes.md": attributes,
     "conditions.md": conditions,
+    "monitoring.md": monitoring,
+    "runbooks.md": runbooks,
     "settings.md": settings_page,
     "metrics.md": metrics,
     "output.schema.json": output_schema.page,

@@ -152,14 +152,34 @@ def test_the_monitoring_page_names_metrics_and_alerts_that_exist() -> None:
     assert {name for name in alerts if f"### {name}\n" not in runbooks} == set()
 
 
+def alert_rules() -> dict[str, dict[str, Any]]:
+    """Return the rules of the chart's alerts by name."""
+    files = sorted((CHART / "files/alerts").glob("*.yaml"))
+    groups = [group for path in files for group in fast_yaml.load(path.read_text())["groups"]]
+    return {rule["alert"]: rule for group in groups for rule in group["rules"]}
+
+
 def test_the_monitoring_page_has_the_severities_of_its_alerts() -> None:
-    severities: dict[str, str] = {}
-    for path in (CHART / "files/alerts").glob("*.yaml"):
-        for group in fast_yaml.load(path.read_text())["groups"]:
-            severities |= {rule["alert"]: rule["labels"]["severity"] for rule in group["rules"]}
+    severities = {name: rule["labels"]["severity"] for name, rule in alert_rules().items()}
     rows = re.findall(r"^\| `(Neuron\w+)` \| (\w+) \|", (ROOT / "docs/monitoring.md").read_text(), re.MULTILINE)
     assert len(rows) == 5
     assert dict(rows).items() <= severities.items()
+
+
+def test_each_alert_says_when_it_fires() -> None:
+    """In the table of docs/monitoring.md and in its runbook, from the comment above its rule."""
+    rules = alert_rules()
+    alerts = {alert.name: alert for alert in docs.alerts()}
+    assert list(alerts) == list(rules)
+    assert len(alerts) == 24
+    runbooks = (ROOT / "docs/runbooks.md").read_text()
+    for name, rule in rules.items():
+        number, unit = rule["for"][:-1], {"s": "second", "m": "minute", "h": "hour"}[rule["for"][-1]]
+        assert alerts[name].severity == rule["labels"]["severity"]
+        assert alerts[name].duration == ("" if number == "0" else f"{number} {unit}{'s' if number != '1' else ''}")
+        assert set(numbers(alerts[name].cause)) <= set(numbers(rule["expr"])), "the comment has another threshold"
+        severity = f"Severity: {rule['labels']['severity']}. The alert fires when {alerts[name].cause}"
+        assert f"### {name}\n\n{severity}" in runbooks
 
 
 def test_readme_has_the_report_s_time_of_a_reservation() -> None:
