@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from hack.generate import docs
 from hack.reports import night
 from hack.reports.night_suites import PARTS
 from neuron_dra import cli
-from neuron_dra.core import releases, versions
+from neuron_dra.core import catalogue, devices, releases, versions
 from neuron_dra.settings import PluginSettings
 from neuron_dra.simulate import semantics
 from tests.support import fast_yaml, small_clusters
@@ -78,8 +79,67 @@ def test_planning_page_has_the_report_s_figures(planned: str, measured: str) -> 
     assert [re.findall(r"[\d.]+", cell)[0] for cell in cells("planning.md", planned)[2:4]] == report
 
 
+def test_a_page_names_the_types_with_groups_of_devices() -> None:
+    """Only single devices with EFA functions have devicegroup4_id; elsewhere a pod that requests it waits."""
+    found = re.search(r"Only ([^.]*(?:\.\d+xlarge[^.]*)+) publish single devices with this attribute", CHOOSE)
+    assert found is not None
+    types = {each.name for each in catalogue.all_types() if each.efa and not each.whole_node}
+    assert set(re.findall(r"`([\w.-]+)`", found[1])) == types
+    assert len(types) == 4
+
+
+def expressions_in(value: Any) -> Iterator[str]:
+    """Yield the CEL expressions of an object."""
+    if isinstance(value, dict):
+        if isinstance(value.get("expression"), str):
+            yield value["expression"]
+        for inner in value.values():
+            yield from expressions_in(inner)
+    if isinstance(value, list):
+        for inner in value:
+            yield from expressions_in(inner)
+
+
+UNGUARDED = r"(?<!has\()device\.attributes\['([\w.]+)'\]\.(\w+)"
+GUARD_BY_TYPE = "device.attributes['neuron.aws.com'].instanceType == '"
+
+
+def test_selectors_of_examples_and_pages_follow_the_rule_about_has() -> None:
+    """An attribute that not every device publishes stands behind has(…), or behind a condition on the instance type."""
+    always = {attribute.name for attribute in devices.ATTRIBUTES if attribute.when == "always"}
+    glossary = (ROOT / "docs/glossary.md").read_text()
+    expressions = re.findall(r"^\| selector \|.*`(device[^`]*)` \|$", glossary, re.MULTILINE)
+    for path in sorted((ROOT / "deploy/examples").rglob("*.yaml")):
+        for item in fast_yaml.load_all(path.read_text()):
+            expressions += expressions_in(item)
+    assert len(expressions) > 8
+    for expression in expressions:
+        for domain, name in re.findall(UNGUARDED, expression):
+            is_guarded = f"has(device.attributes['{domain}'].{name})" in expression or GUARD_BY_TYPE in expression
+            assert name in always or is_guarded, expression
+
+
+@pytest.mark.parametrize(
+    ("selector", "code"),
+    [
+        ("{own}.instanceType == 'trn2.48xlarge'", 0),
+        ("{own}.topology_x == 1", 1),
+        ("has({own}.topology_x) && {own}.topology_x == 1", 0),
+        ("{own}.instanceType == 'trn2.48xlarge' && {own}.topology_x == 1", 0),
+    ],
+    ids=["always published", "unguarded", "has", "type first"],
+)
+def test_an_unguarded_attribute_blocks_the_pod_on_every_node(selector: str, code: int, tmp_path: Path) -> None:
+    """What docs/choose.md says about selectors; the EFA interfaces of the fleet publish no attribute of this driver."""
+    cel = selector.format(own="device.attributes['neuron.aws.com']")
+    file = tmp_path / "pod.yaml"
+    file.write_text(yaml.safe_dump_all([small_clusters.template("four", 4, cel=cel), small_clusters.pod("p", "four")]))
+    assert cli.main(["simulate", str(file), "--fleet", "1 x inf2.48xlarge, 1 x trn2.48xlarge efa"]) == code
+
+
 def test_connected_sets_are_off_by_default() -> None:
-    assert "`scheduler.enabled` in the chart, which is off by default" in CHOOSE
+    assert "| 3. a limit with connected devices | 1.36.3 and later | `scheduler.enabled` |" in CHOOSE
+    assert "Both settings are off by default" in CHOOSE
     assert fast_yaml.load((CHART / "values.yaml").read_text())["scheduler"]["enabled"] is False
 
 
