@@ -164,6 +164,24 @@ def test_readme_names_the_releases_that_are_built_for_each_change() -> None:
     assert tested in " ".join(night.COMPATIBILITY.read_text().split())
 
 
+def test_readme_ticks_only_releases_with_results() -> None:
+    """A release has a result if a suite ran on it, or if `make test` runs on it for each change."""
+    ticked = re.search(r"^- \[x\] Kubernetes ([\d., and]+) with real kubelets", README, re.MULTILINE)
+    assert ticked is not None
+    page = night.REPORT.read_text().partition(night.HISTORY)[0]
+    results = {match[1]: match[2].strip() for match in night.LINE.finditer(page)}
+    ran = {part.release for name, part in PARTS.items() if results.get(name, night.NOT_RUN) != night.NOT_RUN}
+    each_change = set(re.findall(r"\b(?:NEW|OLD)=([\d.]+)", (ROOT / "hack/test.sh").read_text()))
+    assert {"1.34", "1.37"} <= set(re.findall(r"\d\.\d+", ticked[1])) <= ran | each_change
+
+
+def test_readme_shows_the_example_of_a_pod() -> None:
+    block = re.search(r"```yaml\n(.*?)```", README, re.DOTALL)
+    assert block is not None
+    example = (ROOT / "deploy/examples/1x4-connected-devices.yaml").read_text()
+    assert list(fast_yaml.load_all(block[1])) == list(fast_yaml.load_all(example))
+
+
 def test_template_without_pods_is_not_simulated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "The file must contain a pod, not only a template" in (ROOT / "docs/faq.md").read_text().replace("\n", " ")
     file = tmp_path / "template.yaml"
