@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -61,6 +62,35 @@ def costs(api: EmbeddedApi, since: int = 0) -> Counter[str]:
 
 def names(api: EmbeddedApi) -> list[str]:
     return [device["name"] for item in api.objects("resourceslices") for device in item["spec"]["devices"]]
+
+
+# An idle node
+
+PLAIN: dict[str, Any] = {}
+ULTRASERVER: dict[str, Any] = {"instance_type": "trn2u.48xlarge", "node_id": 1, "server_id": "5a7b1c2d3e4f6070"}
+
+
+@pytest.mark.parametrize(
+    ("hardware", "watched"),
+    [
+        (PLAIN, {"nodes": 1, "resourceslices": 1}),
+        (ULTRASERVER, {"nodes": 1, "resourceslices": 1, "neuronultraservers": 1}),
+    ],
+    ids=["plain node", "UltraServer"],
+)
+async def test_plugin_watches_what_the_planning_page_counts(
+    api: EmbeddedApi, short_path: Path, hardware: dict[str, Any], watched: dict[str, int]
+) -> None:
+    api.register_neuron_kinds()
+    host = PluginHost(short_path, api.url, timing=QUIET, **hardware)
+    async with host.running() as plugin:
+        await settled(plugin)
+        await eventually(lambda: {kind: api.watches.count(kind) for kind in watched} == watched)
+        await always(lambda: api.watches.count() == len(watched), 0.3)
+    await host.close()
+    page = (Path(__file__).resolve().parents[2] / "docs/planning.md").read_text()
+    text = "2: its Node and its slices; 3 on UltraServers with the controller"
+    assert f"| watches of the API server | {text} | 800 to 1,200 | 10,000 to 15,000 |" in page
 
 
 # A new node

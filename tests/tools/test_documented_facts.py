@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
+from controller import timing as controller_timing
 from controller.settings import ControllerSettings
 from hack.bed.build import KUBERNETES
 from hack.generate import docs
@@ -77,6 +78,19 @@ def cells(page: str, row: str) -> list[str]:
 def test_planning_page_has_the_report_s_figures(planned: str, measured: str) -> None:
     report = [re.findall(r"[\d.]+", cell)[0] for cell in cells("reports/scale.md", measured)[1:3]]
     assert [re.findall(r"[\d.]+", cell)[0] for cell in cells("planning.md", planned)[2:4]] == report
+
+
+def test_planning_page_has_the_driver_s_figures() -> None:
+    """Memory and CPU of an idle driver, from the report; the Lease's requests, from the timing of the controller."""
+    memory, cpu = cells("reports/speed.md", "RSS idle")[1], cells("reports/speed.md", "CPU idle")[1]
+    assert f"measured {float(memory.split()[0]):.0f} MiB" in cells("planning.md", "driver pods")[1]
+    _, of_one, small, large = cells("planning.md", "CPU of a driver, idle ([measured](reports/speed.md))")
+    millicores = float(cpu.split()[0])
+    assert (of_one, small, large) == (cpu, f"{0.4 * millicores:.1f} CPUs", f"{5 * millicores:.1f} CPUs")
+    pause_s = controller_timing.DEFAULT_TIMING.lease.retry_s * 1.05  # Leader._pause_s: 0.9 to 1.2 times
+    requests = 3 * 3600 / pause_s  # a read and a write of the leader, a read of the other replica
+    shown = cells("planning.md", "the controller's requests for its Lease, an hour, two replicas")[2]
+    assert numbers(shown.replace(",", "")) == [round(requests, -2)]
 
 
 def test_a_page_names_the_types_with_groups_of_devices() -> None:
