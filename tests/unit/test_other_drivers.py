@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import yaml
 
 from neuron_dra.ask.world import drivers, imagined
 from neuron_dra.core.wire import Obj
@@ -12,6 +13,7 @@ from tests.support import net_driver, questions
 from tests.support import small_clusters as small
 
 TRN1 = "trn1.32xlarge"
+REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize(
@@ -41,7 +43,7 @@ def interfaces(fleet: str) -> list[Obj]:
 
 
 def test_imagined_interfaces_of_a_trn1_are_those_that_dranet_published() -> None:
-    """A device of the slice that was captured on a trn1.32xlarge."""
+    """A device of the slice that was captured on a trn1.32xlarge, and the standard attribute of its NUMA node."""
     devices = {device["name"]: device["attributes"] for device in interfaces(f"1 x {TRN1} efa")}
     assert (len(devices), next(iter(devices))) == (8, "pci-0000-10-19-0")
     assert devices["pci-0000-10-19-0"] == {
@@ -56,8 +58,55 @@ def test_imagined_interfaces_of_a_trn1_are_those_that_dranet_published() -> None
         "resource.aws.com/devicegroup1_id": {"string": "0000:10:19.0"},
         "resource.aws.com/devicegroup4_id": {"string": "178a9e264a26793e"},
         "resource.aws.com/devicegroup8_id": {"string": "aa86c05423d6e8cd"},
+        "resource.kubernetes.io/numaNode": {"int": 0},
         "resource.kubernetes.io/pcieRoot": {"string": "pci0000:10"},
     }
+
+
+ALIGNED = str(REPOSITORY / "deploy/examples/aligned-efa-neuron.yaml")
+AT_MOST_SIX = "want 8 devices with the same resource.aws.com/devicegroup4_id; at most 6 have"
+
+
+@pytest.mark.parametrize(
+    ("fleet", "answer"),
+    [
+        ("1 x trn2.48xlarge", "devices 0-3, pci-0000-b3-00-0 and 3 more"),
+        ("1 x trn2.48xlarge efa", "devices 0-3, pci-0000-b3-00-0 and 3 more"),
+        ("1 x trn1.32xlarge", AT_MOST_SIX),
+        ("1 x trn1n.32xlarge", "devices 0-3"),
+        ("1 x inf2.48xlarge", "no type of --fleet has EFA interfaces that are known"),
+    ],
+)
+def test_nodes_of_a_fleet_have_the_interfaces_of_their_type(
+    fleet: str, answer: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert answer in questions.ask(capsys, "simulate", ALIGNED, "--fleet", fleet).text
+
+
+@pytest.mark.parametrize("by", ["nodeSelector", "selector"])
+def test_validate_reports_four_interfaces_for_four_devices_of_a_trn1(
+    by: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    template, pod = list(yaml.safe_load_all(Path(ALIGNED).read_text()))
+    if by == "nodeSelector":
+        pod["spec"]["nodeSelector"] = {"node.kubernetes.io/instance-type": TRN1}
+    else:
+        expression = f"device.attributes['neuron.aws.com'].instanceType == '{TRN1}'"
+        exactly = template["spec"]["spec"]["devices"]["requests"][0]["exactly"]
+        exactly["selectors"] = [{"cel": {"expression": expression}}]
+    file = tmp_path / "pod.yaml"
+    file.write_text(yaml.safe_dump_all([template, pod]))
+    assert AT_MOST_SIX in questions.ask(capsys, "validate", str(file)).text
+
+
+def test_validate_says_nothing_where_the_interfaces_are_unknown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    template, pod = list(yaml.safe_load_all(Path(ALIGNED).read_text()))
+    pod["spec"]["nodeSelector"] = {"node.kubernetes.io/instance-type": "inf2.48xlarge"}
+    file = tmp_path / "pod.yaml"
+    file.write_text(yaml.safe_dump_all([template, pod]))
+    assert "efas" not in questions.ask(capsys, "validate", str(file)).text
 
 
 def test_imagined_interfaces_of_other_types_publish_what_is_known() -> None:

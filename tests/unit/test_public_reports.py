@@ -70,7 +70,7 @@ SIMULATED = [
     case("dranet-mpijob", "simulate", 0, "trn1-1 devices 0-15, pci-0000-10-19-0 and 7 more",
          words=("--fleet", "2 x trn1.32xlarge efa, 1 x node")),
     case("dranet-mpijob", "simulate", 1, "no ResourceSlice of that driver is known: whether the pod fits is unknown",
-         "nodes of --fleet have EFA interfaces with the word efa", words=("--fleet", "2 x trn1.32xlarge, 1 x node")),
+         words=("--fleet", "2 x trn1.2xlarge, 1 x node")),
     case("pcie-root", "simulate", 1, "which no device of request chip publishes", words=EFA),
     case("without-exactly", "simulate", 1, "request chip names no DeviceClass: resource.k8s.io/v1 has deviceClassName "
          "and count below exactly", words=("--fleet", "1 x inf2.xlarge")),

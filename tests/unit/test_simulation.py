@@ -267,10 +267,7 @@ def test_driver_rejections_are_predicted() -> None:
 
 
 FAILING = {
-    "aligned-efa-neuron.yaml",  # needs devices of the EFA driver
-    "aligned-efa-neuron-trn1.yaml",
-    "shared-efa.yaml",
-    "aligned-cpu-neuron.yaml",  # and of a CPU driver
+    "aligned-cpu-neuron.yaml",  # needs devices of a CPU driver
     "2.26-driver-trn2.yaml",  # needs an older kernel driver
     "neuron-with-driver-version.yaml",
     "neuron-lnc-1.yaml",  # shows how the driver rejects a core size that the type does not have

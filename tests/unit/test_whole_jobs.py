@@ -153,21 +153,15 @@ def test_workload_of_ultraservers_is_simulated_with_its_pods(capsys: pytest.Capt
     assert (found.code, "8 of 8 pods run" in found.text) == (0, True), found.text
 
 
+@pytest.mark.parametrize("word", ["", " efa"])
 def test_workload_of_several_ultraservers_is_simulated_with_their_interfaces(
-    capsys: pytest.CaptureFixture[str],
+    word: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Each pod gets its reserved node, and all EFA interfaces of it."""
     file = "deploy/examples/ultraservers/my-training-job.yaml"
-    found = ask(capsys, "simulate", file, "--fleet", "2 x ultraserver trn2u.48xlarge efa")
+    found = ask(capsys, "simulate", file, "--fleet", f"2 x ultraserver trn2u.48xlarge{word}")
     assert (found.code, "8 of 8 pods run" in found.text) == (0, True), found.text
     assert "my-training-workload-7 trn2u-7 neuron-node-0, pci-0000-56-00-0 and 15 more" in found.text
-
-
-def test_missing_interfaces_are_named_beside_a_reservation(capsys: pytest.CaptureFixture[str]) -> None:
-    file = "deploy/examples/ultraservers/my-training-job.yaml"
-    found = ask(capsys, "simulate", file, "--fleet", "2 x ultraserver trn2u.48xlarge")
-    assert "request efa names the DeviceClass efa.networking.k8s.aws, which does not exist" in found.text
-    assert "nodes of --fleet have EFA interfaces with the word efa after their type" in found.text
 
 
 def test_workload_without_enough_ultraservers_is_named(capsys: pytest.CaptureFixture[str]) -> None:

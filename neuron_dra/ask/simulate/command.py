@@ -32,6 +32,7 @@ examples:
 A fleet has a line for each type: 10 x trn2.48xlarge, 3 x ultraserver
 trn2u.48xlarge, or 2 x node for nodes without Neuron devices. Labels and taints
 of the nodes may follow: 10 x trn2.48xlarge pool=a neuron=true:NoSchedule.
+Nodes have the EFA interfaces of their type, as if the EFA driver were there.
 
 Exit code 0: all pods run, 1: some wait, or the driver would reject them; 2: a file is wrong."""
 OLD_NOTE = (
@@ -134,7 +135,7 @@ def _reserves(raw_object: Wire) -> bool:
 
 def _without_interfaces(outcomes: Sequence[PodOutcome]) -> list[str]:
     """Return the note about devices of other drivers that an imagined fleet lacks, if a pod waits for some."""
-    from neuron_dra.ask.world.imagined import EFA, EFA_CLASS, EFA_DRIVER
+    from neuron_dra.ask.world.imagined import EFA_CLASS, EFA_DRIVER
 
     for outcome in outcomes:
         if outcome.finding is None or outcome.finding.code not in ("ClassMissing", "DriverNotSeen"):
@@ -142,11 +143,8 @@ def _without_interfaces(outcomes: Sequence[PodOutcome]) -> list[str]:
         if "names no DeviceClass" in outcome.finding.text:
             continue
         if EFA_CLASS in outcome.finding.text or EFA_DRIVER in outcome.finding.text:
-            return [f"nodes of --fleet have EFA interfaces with the word {EFA} after their type"]
-        return [
-            f"nodes of --fleet have Neuron devices and, with {EFA} after their type, EFA interfaces; others are not "
-            "imagined"
-        ]
+            return ["no type of --fleet has EFA interfaces that are known"]
+        return ["nodes of --fleet have Neuron devices and the EFA interfaces of their type; others are not imagined"]
     return []
 
 
@@ -182,7 +180,7 @@ def _imagined(args: argparse.Namespace, checked: Snapshot) -> Snapshot:
         )
     shown = f"--fleet {args.fleet}" if is_file else "--fleet"
     sets = () if _faults(args) else imagined.requested_sets(checked)
-    return snapshot.build(imagined.fleet(text, shown, sets, shared=True))
+    return snapshot.build(imagined.fleet(text, shown, sets, shared=True, interfaces=True))
 
 
 def _faults(args: argparse.Namespace) -> list[str]:

@@ -20,7 +20,7 @@ from neuron_dra.ask.world.blockers import Blockers
 from neuron_dra.ask.world.demand import FROM_LIMITS
 from neuron_dra.ask.world.selection import PublishedDevices
 from neuron_dra.ask.world.world import World
-from neuron_dra.core import catalogue, devices, health, names, versions
+from neuron_dra.core import catalogue, devices, efa, health, names, versions
 from neuron_dra.core.catalogue import InstanceType
 from neuron_dra.core.ultraserver import TAG_ATTRIBUTES
 from neuron_dra.core.wire import Wire
@@ -41,11 +41,12 @@ _SIZED: Final = (f"connected-{{}}.{names.DRIVER}", f"cores-{{}}.{names.DRIVER}")
 
 @cache
 def _every_type(sets: frozenset[str] = frozenset()) -> World:
-    """Return a node of each type, or an UltraServer, all idle, with the classes of the chart and `sets`."""
+    """Return a node of each type, or an UltraServer, all idle, with EFA interfaces, the chart's classes and `sets`."""
     lines = []
     for spec in catalogue.all_types():
         lines.append(f"1 x {'ultraserver ' if spec.whole_node else ''}{spec.name}")
-    return World(snapshot.build(imagined.fleet("\n".join(lines), "the catalogue", sets)), proposes=False)
+    items = imagined.fleet("\n".join(lines), "the catalogue", sets, interfaces=True)
+    return World(snapshot.build(items), proposes=False)
 
 
 class Checker:
@@ -310,6 +311,28 @@ def types(checker: Checker, spec: ClaimSpec) -> Iterator[ManifestProblem]:
     yield ManifestProblem(spec.where, "DriverRejects", text, warning=True)
 
 
+def interfaces(checker: Checker, spec: ClaimSpec) -> Iterator[ManifestProblem]:
+    """Check that a type that can serve the Neuron devices of a claim has the EFA interfaces of the claim too.
+
+    It is unknown which interfaces some types have, so that nothing is said about claims that such a type may serve.
+    """
+    neuron_claim, whole_claim = _ours(checker, spec), _ours(checker, spec, (efa.CLASS,))
+    if neuron_claim is None or whole_claim is None or neuron_claim == whole_claim or _of_a_site(spec):
+        return
+    world = checker.world
+    neuron_nodes = [blocked.node for blocked in Blockers(world, _pod(neuron_claim), [neuron_claim]).all()]
+    for node in selected.admitted(neuron_nodes, spec.users):
+        instance_type = catalogue.lookup(unserved.type_of(node))
+        if instance_type is None or instance_type.efa is None:
+            return
+    pod = _pod(whole_claim)
+    able = [blocked.node for blocked in Blockers(world, pod, [whole_claim]).all()]
+    if neuron_nodes and not able:
+        yield from unserved.by_no_type(world, checker.published, spec, pod, whole_claim)
+    elif selected.admitted(neuron_nodes, spec.users) and not selected.admitted(able, spec.users):
+        yield unserved.by_selected_types(world, spec, pod, whole_claim, able)
+
+
 def _of_a_site(spec: ClaimSpec) -> bool:
     """Return True if a selector reads a value that only a real cluster has, such as a version or an id."""
     for _, alternative in spec.alternatives():
@@ -326,11 +349,14 @@ def _pod(claim: Wire) -> dict[str, object]:
     return {"kind": "Pod", "metadata": meta, "spec": spec, "status": {}}
 
 
-def _ours(checker: Checker, spec: ClaimSpec) -> Wire | None:
-    """Return a claim with the requests for devices of this driver; None if there are none, or only reserved ones."""
+def _ours(checker: Checker, spec: ClaimSpec, other_classes: Collection[str] = ()) -> Wire | None:
+    """Return a claim with the requests for devices of this driver; None if there are none, or only reserved ones.
+
+    Requests for devices of `other_classes` are kept too.
+    """
     own_names = set()
     for name, alternative in spec.alternatives():
-        if spec.is_ours(alternative, checker.world.classes):
+        if spec.is_ours(alternative, checker.world.classes) or alternative.device_class_name in other_classes:
             own_names.add(name)
     reserved = any(alternative.device_class_name == names.WORKLOAD_CLASS for _, alternative in spec.alternatives())
     requests, rules = [], []
@@ -430,6 +456,7 @@ RULES: Final[Sequence[Callable[[Checker, ClaimSpec], Iterator[ManifestProblem]]]
     sets,
     expressions_of,
     types,
+    interfaces,
     shares,
     search,
     second_alternative,

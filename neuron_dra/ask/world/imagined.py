@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 from collections import Counter
@@ -16,7 +17,8 @@ from neuron_dra.api import objects
 from neuron_dra.api.objects import slice_objects
 from neuron_dra.ask.read.snapshot import Snapshot
 from neuron_dra.ask.world import demand
-from neuron_dra.core import catalogue, devices, groups, names, partitions
+from neuron_dra.core import catalogue, devices, dra_driver, names, partitions
+from neuron_dra.core import efa as core_efa
 from neuron_dra.core.catalogue import InstanceType, Platform
 from neuron_dra.core.facts import UltraServerFacts
 from neuron_dra.core.members import is_partition
@@ -32,28 +34,30 @@ _SET_ATTRIBUTES: Final = {"connected": "connectedDevices", "cores": "cores"}
 _SET_CLASS: Final = re.compile(rf"((?:connected|cores)-[1-9][0-9]*)\.{re.escape(names.DRIVER)}")
 API: Final = "resource.k8s.io/v1"
 EFA: Final = "efa"
-EFA_CLASS: Final = "efa.networking.k8s.aws"
-"""The word for nodes with EFA interfaces, and the DeviceClass of these."""
-EFA_DRIVER: Final = "dra.net"
-_EFA_DEVICE: Final = "Elastic Fabric Adapter (EFA)"
+"""The word for nodes that must have EFA interfaces."""
+EFA_CLASS: Final = core_efa.CLASS
+EFA_DRIVER: Final = dra_driver.EFA.name
 _TRN1_NUMA: Final = {"10": 0, "20": 0, "90": 1, "a0": 1}
 """The NUMA node by the bus of an interface of a trn1.32xlarge."""
 _PLAIN: Final = "node"  # stands for a node without Neuron devices in place of an instance type
 _SYNTAX: Final = (
-    "write 10 x trn2.48xlarge, 2 x ultraserver trn2u.48xlarge, or 1 x node for one without devices; after it, efa for "
-    "EFA interfaces, labels and taints, such as pool=a neuron=true:NoSchedule"
+    "write 10 x trn2.48xlarge, 2 x ultraserver trn2u.48xlarge, or 1 x node for one without devices; after it, labels "
+    "and taints, such as pool=a neuron=true:NoSchedule"
 )
 _PLACE: Final = "neuron-dra-imagined-node"  # replaced by the node's name in a copy of its type's slices
 MODES: Final = (1, 2, 3, 4)
 
 
-def fleet(text: str, source: str, sets: Collection[str] = (), *, shared: bool = False) -> list[dict[str, Any]]:
+def fleet(
+    text: str, source: str, sets: Collection[str] = (), *, shared: bool = False, interfaces: bool = False
+) -> list[dict[str, Any]]:
     """Return Nodes, slices and DeviceClasses of the fleet that `text` describes, a line for each type.
 
     A line may end with labels and taints of its nodes, as kubectl writes them. `sets` are sizes of connected sets and
     core partitions, such as connected-4, that the nodes publish too, as with the chart's scheduler.enabled. With
-    `shared`, equal nodes have the same list of devices, which nobody may change then. Raises SettingsError, which names
-    `source`.
+    `shared`, equal nodes have the same list of devices, which nobody may change then. A line has the EFA interfaces of
+    its type if it ends with the word efa, and with `interfaces` also without that word if they are known. Raises
+    SettingsError, which names `source`.
     """
     items: list[dict[str, Any]] = [*map(dict, objects.DEVICE_CLASSES), *map(_set_class, sets)]
     numbers: Counter[str] = Counter()
@@ -81,14 +85,11 @@ def fleet(text: str, source: str, sets: Collection[str] = (), *, shared: bool = 
         if spec is None:
             objects_of_line = _plain(number, numbers)
         else:
-            node_type = _OfType(spec, sets, grouped=bool(match[2]), shared=shared)
+            has_efa = efa or (interfaces and spec.efa is not None)
+            node_type = _OfType(spec, sets, grouped=bool(match[2]), shared=shared, efa=has_efa)
             objects_of_line = _nodes(node_type, number, numbers)
-        for fleet_object in objects_of_line:
-            items.append(_marked(fleet_object, *marks))
-            if efa and spec is not None:
-                items += [_marked(interface_slice, *marks) for interface_slice in _interfaces(fleet_object, spec)]
-        if efa:
-            has_interfaces = True
+            has_interfaces |= has_efa
+        items += [_marked(fleet_object, *marks) for fleet_object in objects_of_line]
     if not numbers:
         raise SettingsError(f"{source}: it names no nodes; write 10 x trn2.48xlarge")
     return [*items, _efa_class()] if has_interfaces else items
@@ -97,49 +98,39 @@ def fleet(text: str, source: str, sets: Collection[str] = (), *, shared: bool = 
 def _efa_class() -> dict[str, Any]:
     """Return the DeviceClass of AWS's chart for DRANET."""
     attributes = f"device.attributes['{EFA_DRIVER}']"
-    selector = {"cel": {"expression": f"device.driver == '{EFA_DRIVER}' && {attributes}.pciDevice == '{_EFA_DEVICE}'"}}
+    expression = f"device.driver == '{EFA_DRIVER}' && {attributes}.pciDevice == '{core_efa.PCI_DEVICE}'"
     meta = {"name": EFA_CLASS}
-    return {"apiVersion": API, "kind": "DeviceClass", "metadata": meta, "spec": {"selectors": [selector]}}
+    return {
+        "apiVersion": API,
+        "kind": "DeviceClass",
+        "metadata": meta,
+        "spec": {"selectors": [{"cel": {"expression": expression}}]},
+    }
 
 
-def _interfaces(fleet_object: dict[str, Any], spec: InstanceType) -> Iterator[dict[str, Any]]:
-    """Yield the slice of a node's EFA interfaces as DRANET's: each has the groups of a device beside it."""
-    if fleet_object["kind"] != "ResourceSlice" or spec.efa is None:
-        return
-    if not any(is_whole(device) or device["name"] == names.NODE_DEVICE for device in fleet_object["spec"]["devices"]):
-        return
-    inner = fleet_object["spec"]
-    beside: dict[str, dict[str, Any]] = {}
-    for device_id, ids in groups.group_ids(spec).items():
-        attributes = {f"{names.GROUP_DOMAIN}/devicegroup{size}_id": {"string": text} for size, text in ids.items()}
-        beside.setdefault(spec.efa[device_id], attributes)  # two devices of a trn1 share one
-    devices = [_interface(address, of_groups, spec) for address, of_groups in sorted(beside.items())]
-    pool = {"name": inner["nodeName"], "generation": 1, "resourceSliceCount": 1}
-    slice_spec = {"driver": EFA_DRIVER, "nodeName": inner["nodeName"], "pool": pool, "devices": devices}
-    yield {**fleet_object, "metadata": {"name": f"{inner['nodeName']}-{EFA_DRIVER}"}, "spec": slice_spec}
+def _interface_slice(node: str, interfaces: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the slice of a node's EFA interfaces."""
+    pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
+    spec = {"driver": EFA_DRIVER, "nodeName": node, "pool": pool, "devices": interfaces}
+    return {"apiVersion": API, "kind": "ResourceSlice", "metadata": {"name": f"{node}-{EFA_DRIVER}-00"}, "spec": spec}
 
 
-def _interface(address: str, of_groups: dict[str, Any], spec: InstanceType) -> dict[str, Any]:
-    """Return an EFA interface as DRANET publishes it, by its PCI function (kubernetes-sigs/dranet, pkg/inventory).
+def _interfaces(spec: InstanceType) -> list[dict[str, Any]]:
+    """Return the EFA interfaces of a type, as the driver publishes them; none if AWS publishes no map of them.
 
     PCIe root, NUMA node and subsystem are published too, and known of trn1 alone: no capture of others is public.
     """
-    _, bus, function = address.split(":")
-    slot, _, number = function.partition(".")
-    rdma = f"rdmap{int(bus, 16)}s{int(slot, 16)}" + (f"f{number}" if number != "0" else "")
-    attributes: dict[str, Any] = {
-        f"{EFA_DRIVER}/pciAddress": {"string": address},
-        f"{EFA_DRIVER}/pciDevice": {"string": _EFA_DEVICE},
-        f"{EFA_DRIVER}/pciVendor": {"string": "Amazon.com, Inc."},
-        f"{EFA_DRIVER}/rdma": {"bool": True},
-        f"{EFA_DRIVER}/rdmaDevice": {"string": rdma},
-        **of_groups,
-    }
-    if spec.name.removeprefix(catalogue.SAGEMAKER) == "trn1.32xlarge":
-        attributes[f"{EFA_DRIVER}/pciSubsystem"] = {"string": "efa1"}
-        attributes[f"{EFA_DRIVER}/numaNode"] = {"int": _TRN1_NUMA[bus]}
-        attributes["resource.kubernetes.io/pcieRoot"] = {"string": f"pci0000:{bus}"}
-    return {"name": f"pci-{address.replace(':', '-').replace('.', '-')}", "attributes": attributes}
+    interfaces = []
+    is_captured = spec.name.removeprefix(catalogue.SAGEMAKER) == "trn1.32xlarge"
+    for function in sorted(set(spec.efa or ())):
+        _, bus, slot = function.split(".")[0].split(":")
+        number = function.partition(".")[2]
+        rdma_name = f"rdmap{int(bus, 16)}s{int(slot, 16)}" + (f"f{number}" if number != "0" else "")
+        interface = core_efa.Interface(function, rdma_name)
+        if is_captured:
+            interface = replace(interface, numa_node=_TRN1_NUMA[bus], subsystem="efa1", pcie_root=f"pci0000:{bus}")
+        interfaces.append(dict(core_efa.published(interface, spec)))
+    return interfaces
 
 
 def is_whole(device: dict[str, Any]) -> bool:
@@ -178,8 +169,9 @@ def _plain(number: int, numbers: Counter[str]) -> Iterable[dict[str, Any]]:
 class _OfType:
     """The slices of the nodes of a type, made once for each position in an UltraServer."""
 
-    def __init__(self, spec: InstanceType, sets: Collection[str], *, grouped: bool, shared: bool) -> None:
+    def __init__(self, spec: InstanceType, sets: Collection[str], *, grouped: bool, shared: bool, efa: bool) -> None:
         self.spec = spec
+        self._interfaces = _interfaces(spec) if efa else []
         self.family = spec.name.removeprefix(catalogue.SAGEMAKER).partition(".")[0]
         self._sets = sets
         self._grouped = grouped
@@ -198,6 +190,8 @@ class _OfType:
             if published is not None:
                 raw_slice["spec"]["devices"] = published
             yield raw_slice
+        if self._interfaces:
+            yield _interface_slice(name, self._interfaces if self._shared else copy.deepcopy(self._interfaces))
 
     def _text(self, raw_slice: dict[str, Any]) -> tuple[str, Any]:
         """Return the text of a slice, and its devices apart if they are the same for each node."""
