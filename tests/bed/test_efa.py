@@ -17,7 +17,7 @@ import yaml
 from hack.bed.deployed import DATA, neurons, prepared
 from hack.bed.errors import BedError
 from hack.bed.real_cluster import IMAGE, REPOSITORY, BedNode, Namespace, TestBed, eventually
-from neuron_dra.core import catalogue, cdi, checkpoint, efa, names
+from neuron_dra.core import catalogue, cdi, checkpoint, efa, groups, names
 from neuron_dra.core.dra_driver import EFA
 from neuron_dra.core.wire import Obj
 from neuron_dra.emulation.simulated_efa import EfaTree
@@ -57,6 +57,27 @@ def node_a(running_efa: TestBed, trn2: BedNode) -> BedNode:
 def trn1(running_efa: TestBed, driver: TestBed, node: Callable[[str], BedNode]) -> BedNode:
     """A trn1.32xlarge that publishes its eight interfaces."""
     return with_interfaces(node(TRN1), 8)
+
+
+INTERFACES = {
+    TRN1: 8,
+    "trn1n.32xlarge": 16,
+    TRN2: 16,
+    "trn2u.48xlarge": 16,
+    "trn3.48xlarge": 16,
+}
+"""How many interfaces the types have. A node of each is made when its test runs: -k trn2u chooses one."""
+
+
+@pytest.fixture(
+    params=[pytest.param(name, marks=() if name in (TRN1, TRN2) else pytest.mark.long) for name in INTERFACES]
+)
+def node_of_type(
+    request: pytest.FixtureRequest, running_efa: TestBed, driver: TestBed, node: Callable[[str], BedNode]
+) -> BedNode:
+    """A node of each type, which publishes its interfaces."""
+    instance_type: str = request.param
+    return with_interfaces(node(instance_type), INTERFACES[instance_type])
 
 
 # What a node has of its interfaces
@@ -188,6 +209,32 @@ def test_trn1_publishes_the_interfaces_of_the_capture(trn1: BedNode) -> None:
     for device in published:
         assert device["attributes"].pop(names.NUMA_NODE) == device["attributes"]["dra.net/numaNode"]
     assert published == captured()
+
+
+def test_each_interface_is_published_from_the_tree_of_the_type(node_of_type: BedNode) -> None:
+    spec = catalogue.lookup(node_of_type.instance_type)
+    assert spec is not None
+    assert spec.efa is not None
+    published = {device["name"]: device["attributes"] for device in interfaces(node_of_type)}
+    assert set(published) == {efa.Interface(function).name for function in spec.efa}
+    for number, ids in groups.group_ids(spec).items():
+        attributes = published[efa.Interface(spec.efa[number]).name]
+        assert {size: attributes[f"{names.GROUP_DOMAIN}/devicegroup{size}_id"]["string"] for size in ids} == ids
+
+
+def test_aligned_claim_gets_the_nearest_interfaces(node_of_type: BedNode, namespace: Namespace) -> None:
+    """Four Neuron devices, and the interfaces of their group; on UltraServer types, the node and all interfaces."""
+    spec = catalogue.lookup(node_of_type.instance_type)
+    assert spec is not None
+    assert spec.efa is not None
+    if spec.whole_node:
+        aligned = claim(SHARED, None, neuron_count=1)
+    else:
+        aligned = claim(SHARED, 2 if spec.name == TRN1 else 4, neuron_count=4, group=4)
+    started(namespace, aligned, pod("aligned", node_of_type))
+    nearest = {efa.Interface(spec.efa[number]).name for number in neurons(namespace, "aligned")}
+    assert set(allocated(namespace)) == nearest
+    assert files(namespace, "aligned") == expected_files(namespace, node_of_type)
 
 
 def test_interfaces_behind_switches_have_the_root_of_their_path(node_a: BedNode) -> None:
