@@ -174,6 +174,14 @@ async def test_kubectl_prints_the_custom_kinds(kubectl: Kubectl) -> None:
 
 
 @needs_kubectl
+async def test_kubectl_names_a_kind_that_the_demo_lacks(kubectl: Kubectl) -> None:
+    """As on a cluster without JobSet: not that the server lacks something to validate with."""
+    said = await kubectl.fails("apply", "-f", "deploy/examples/ultraservers/jobset.yaml")
+    assert 'no matches for kind "JobSet" in version "jobset.x-k8s.io/v1alpha2"' in said
+    assert "ensure CRDs are installed first" in said
+
+
+@needs_kubectl
 async def test_kubectl_names_an_unknown_field(kubectl: Kubectl) -> None:
     text = "apiVersion: resource.k8s.io/v1\nkind: ResourceClaim\nmetadata: {name: a}\nspec: {devises: {}}\n"
     file = kubectl.home / "claim.yaml"

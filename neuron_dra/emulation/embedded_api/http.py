@@ -179,6 +179,8 @@ class Handler:
     def _fixed(self, path: str) -> web.Response | None:
         if path in ("/readyz", "/livez", "/healthz"):
             return web.Response(text="ok")
+        if path == "/openapi/v2":
+            return web.Response(body=openapi.NO_OLD_DOCUMENT, content_type=openapi.OLD_DOCUMENT)
         body = self._described(path)
         return None if body is None else messages.json_response(200, body)
 

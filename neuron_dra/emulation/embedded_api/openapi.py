@@ -17,6 +17,9 @@ from neuron_dra.emulation.embedded_api import patches
 from neuron_dra.emulation.embedded_api.resources import EmbeddedResource, Registry
 
 PATH: Final = "openapi/v3"
+OLD_DOCUMENT: Final = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
+NO_OLD_DOCUMENT: Final = b""
+"""A document without kinds, in protobuf. kubectl asks for it before it says that the server lacks a kind."""
 _FIELDS: Final = "crd_fields.json"
 """The fields of this release's CRDs, in neuron_dra/data; an entry of a list is `[]`."""
 
