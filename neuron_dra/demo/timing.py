@@ -12,8 +12,8 @@ from neuron_dra.core.timing import seconds
 class DemoTiming:
     """Of `neuron-dra demo`, which takes ten to twenty seconds."""
 
-    whole_s: float = seconds(120.0, "after which the demo stops: a very busy machine gets an error instead of waiting")
-    start_s: float = seconds(30.0, "limit of the start: a dozen processes take some seconds on two cores")
+    whole_s: float = seconds(240.0, "after which the demo stops: a very busy machine gets an error instead of waiting")
+    start_s: float = seconds(90.0, "limit of the start: a dozen processes take some seconds on two idle cores")
     step_s: float = seconds(20.0, "limit of each step")
     stop_s: float = seconds(10.0, "after which a process that does not end is killed")
 
