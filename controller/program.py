@@ -7,6 +7,7 @@ import datetime
 import logging
 import uuid
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from controller.apply.beside import Beside, Look
@@ -16,7 +17,7 @@ from controller.apply.loop import Reconciler
 from controller.apply.requests import Applier
 from controller.jobs.reservations import JobReservations
 from controller.jobs.watches import JobWatches
-from controller.metrics import Metrics
+from controller.metrics import LOST_EVENTS, Metrics
 from controller.observe.caches import Caches, wall_clock
 from controller.qualify.qualifications import Qualifications
 from controller.qualify.watches import QualifyWatches
@@ -68,7 +69,7 @@ class Controller:
         self._beside: list[Beside] = []
         self.metrics = Metrics()
         self._events = EventRecorder(self._client, settings.identity, NAME)
-        self._events.on_failure = self.metrics.event_lost
+        self._events.on_failure = partial(self.metrics.add, LOST_EVENTS)
         self._elected = self._leader() if settings.leader_elect else None
         self.leadership: Leadership = self._elected or Alone()
         self.servers: list[HttpServer] = []

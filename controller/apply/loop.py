@@ -8,6 +8,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
+from functools import partial
 from typing import Final, Protocol, cast
 
 from controller.apply.beside import Look, next_change
@@ -18,7 +19,7 @@ from controller.apply.requests import Applier
 from controller.apply.room_looks import RoomLooks
 from controller.apply.status_throttle import StatusThrottle
 from controller.apply.writes import Writes
-from controller.metrics import Metrics
+from controller.metrics import EVICTIONS, Metrics
 from controller.observe.caches import Caches, wall_clock
 from controller.timing import Timing
 from neuron_dra.core import backoff
@@ -95,7 +96,8 @@ class Reconciler:
         self._clock = clock
         self._throttle = StatusThrottle(timing.writes)
         self._writes = Writes(caches, applier, metrics, self._throttle, timing.writes, clock)
-        applier.on_eviction = applier.refusals.on_eviction = applier.pod_looks.on_eviction = metrics.evicted
+        count_eviction = partial(metrics.add, EVICTIONS)
+        applier.on_eviction = applier.refusals.on_eviction = applier.pod_looks.on_eviction = count_eviction
         applier.schemas.on_change = metrics.crd_outdated
         self._room = RoomLooks(timing.room, limits.spares)
         self._term = self._tenure = 0  # when everything was listed

@@ -16,7 +16,7 @@ from controller.apply.requests import READ_AGAIN, Applier
 from controller.apply.sender import answer_of
 from controller.apply.status_throttle import StatusThrottle
 from controller.apply.write_backoff import Backoff
-from controller.metrics import Metrics
+from controller.metrics import ALLOCATIONS, HELD, WRITES, Metrics
 from controller.observe.caches import Caches, wall_clock
 from controller.timing import WriteTiming
 from neuron_dra.core.ultraserver import NAMESPACE
@@ -108,7 +108,7 @@ class Writes:
             if next_try is not None:
                 self._next_tries[id(action)] = next_try
         # Also those that are tried in this pass: the metric does not change with every try.
-        self._metrics.held(len(self._next_tries))
+        self._metrics.set(HELD, len(self._next_tries))
         self.rejections.keep(actions)
 
     def assumed(self) -> tuple[Reservation, ...]:
@@ -263,7 +263,7 @@ class Writes:
                 self.rejections.note(action, err)
                 self._applier.tell_rejected(action, err, now)
             return answer_of(err)
-        self._metrics.wrote(type(action).__name__, "ok")
+        self._metrics.add(WRITES, type(action).__name__, "ok")
         self._backoff.written(action, self._clock())
         self.rejections.made(action)
         if isinstance(action, WriteUltraServerStatus):
@@ -278,10 +278,10 @@ class Writes:
         """Log why a write failed. One that the server rejected waits, longer each time; others do not."""
         name = type(action).__name__
         if isinstance(err, schema_check.Outdated):
-            self._metrics.wrote(name, "failed")
+            self._metrics.add(WRITES, name, "failed")
             return  # it was not sent; the next plan takes the CRD into account
         outdated = isinstance(err, Conflict | NotFound | AlreadyExists)
-        self._metrics.wrote(name, "outdated" if outdated else "failed")
+        self._metrics.add(WRITES, name, "outdated" if outdated else "failed")
         unavailable = _is_unavailable(err)
         if not unavailable:
             self._backoff.refused(action, self._clock())
@@ -310,7 +310,8 @@ class Writes:
         if action.status.get("allocatedAt") and not action.before.get("allocatedAt") and not again:
             workload_item = self._caches.workloads.items.get(f"{action.namespace}/{action.name}")
             if workload_item is not None:
-                self._metrics.allocated(max(0.0, (now - workload_item["value"].created).total_seconds()))
+                waited_s = (now - workload_item["value"].created).total_seconds()
+                self._metrics.observe(ALLOCATIONS, max(0.0, waited_s))
 
 
 def _with_some_labels(writes: Sequence[Action]) -> list[Action]:

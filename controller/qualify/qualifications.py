@@ -13,7 +13,7 @@ from controller.apply.decided_writes import Attempt, DecidedWrites, Rejection, W
 from controller.apply.errors import Errors
 from controller.apply.requests import Applier
 from controller.apply.write_backoff import Tries
-from controller.metrics import Metrics, QualificationFigures
+from controller.metrics import TESTS, Metrics, QualificationFigures
 from controller.observe.caches import Caches
 from controller.qualify import bodies, survey, yielding
 from controller.qualify.decide import (
@@ -365,7 +365,7 @@ class Qualifications:
                 self._surveyed = None
                 target = test.target
                 self._waits.pop(target.group, None)
-                self._metrics.tested(target.qualification, judged.outcome.value)
+                self._metrics.add(TESTS, target.qualification, judged.outcome.value)
                 nodes = ", ".join(write.results[-1].nodes)
                 facts = {"ultraserver": name, "verdict": judged.outcome.value, "text": judged.message, "nodes": nodes}
                 log.info("tested nodes", extra=facts)
@@ -386,7 +386,7 @@ class Qualifications:
         target = test.target
         tries = self._waits.get(target.group, Tries(0, now))
         self._waits[target.group] = tries.once_more(self._timing.again_s, now, self._timing.longest_s)
-        self._metrics.tested(target.qualification, "none")
+        self._metrics.add(TESTS, target.qualification, "none")
         self._tell(target, "NoVerdict", f"{target.ultraserver} from node {target.first_id} on: {why}", now)
 
     def _tell(self, target: Any, reason: str, message: str, now: datetime.datetime) -> None:

@@ -18,7 +18,7 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from controller.metrics import Metrics
+from controller.metrics import ANSWERS, Metrics
 from controller.query import dry_run, queries
 from controller.query.dry_run import Grouped
 from controller.timing import ServiceTiming
@@ -110,16 +110,16 @@ class UltraServerService(ultraservers_pb2_grpc.UltraServersServicer):
     async def _answer(self, method: str, context: Any, make: Callable[[], Awaitable[_Answer]]) -> _Answer:
         unready = self._from.unready()
         if unready:
-            self._from.metrics.answered(method, "UNAVAILABLE")
+            self._from.metrics.add(ANSWERS, method, "UNAVAILABLE")
             await context.abort(grpc.StatusCode.UNAVAILABLE, f"this replica has not read the cluster yet: {unready}")
         async with self._one:
             try:
                 answer = await make()
             except queries.BadRequest as err:
-                self._from.metrics.answered(method, "INVALID_ARGUMENT")
+                self._from.metrics.add(ANSWERS, method, "INVALID_ARGUMENT")
                 await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(err))
                 raise  # abort has raised already
-        self._from.metrics.answered(method, "OK")
+        self._from.metrics.add(ANSWERS, method, "OK")
         return answer
 
 

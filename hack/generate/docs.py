@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from prometheus_client.metrics import MetricWrapperBase
-
 from controller import metrics as controller_metrics
 from controller import timing as controller_timing
 from controller.settings import ControllerSettings, WatcherSettings
@@ -23,8 +21,9 @@ from neuron_dra.core import advice, catalogue, devices, groups, health, limits, 
 from neuron_dra.core.catalogue import GIB
 from neuron_dra.core.timing import rows as timing_rows
 from neuron_dra.demo import timing as demo_timing
+from neuron_dra.metric_table import Series
+from neuron_dra.node import metrics as plugin_metrics
 from neuron_dra.node.endpoints import telemetry
-from neuron_dra.node.metrics import PluginMetrics
 from neuron_dra.node.timing import DEFAULT_TIMING
 from neuron_dra.setting_table import Setting, settings_of
 from neuron_dra.settings import PluginSettings
@@ -212,9 +211,10 @@ def choices(setting: Setting) -> str:
     return f" ({setting.metavar.replace('|', ' or ')})" if "|" in setting.metavar else ""
 
 
-def labels(metric: MetricWrapperBase) -> str:
-    """Return the label names of a metric, for a table."""
-    return ", ".join(f"`{label}`" for label in metric._labelnames) or "-"
+def series_row(series: Series) -> tuple[str, str, str, str]:
+    """Return a metric as a row of a table."""
+    name, kind, labels, text = series.row()
+    return f"`{name}`", kind, ", ".join(f"`{label}`" for label in labels) or "-", text
 
 
 COUNTERS = """\
@@ -275,23 +275,8 @@ helm upgrade neuron-dra deploy/helm/neuron-dra --namespace neuron-dra-driver --r
 
 def metrics() -> str:
     """Return docs/metrics.md."""
-    rows = [
-        (f"`{name}`", kind, ", ".join(f"`{label}`" for label in labels) or "-", text)
-        for name, kind, labels, text in sorted(
-            [*PluginMetrics().reference(), *map(telemetry.Series.row, telemetry.ALL)]
-        )
-    ]
-    of_controller = [
-        (
-            f"`{family.name}{'_total' if family.type == 'counter' else ''}`",
-            family.type,
-            labels(each),
-            family.documentation,
-        )
-        for each in vars(controller_metrics.Metrics()).values()
-        if isinstance(each, MetricWrapperBase)
-        for family in each.describe()
-    ]
+    rows = [series_row(series) for series in sorted([*plugin_metrics.ROWS.all, *telemetry.ALL], key=Series.row)]
+    of_controller = [series_row(series) for series in controller_metrics.ROWS.all]
     return f"""{MADE}# Metrics
 
 ## The plugin

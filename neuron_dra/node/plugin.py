@@ -11,6 +11,7 @@ import contextlib
 import logging
 import os
 import time
+from functools import partial
 from pathlib import Path
 
 from neuron_dra import __version__
@@ -38,7 +39,7 @@ from neuron_dra.node.files import Files
 from neuron_dra.node.hardware.hardware import Hardware
 from neuron_dra.node.health import HealthSource
 from neuron_dra.node.loops import Loop, OnError, kept_running
-from neuron_dra.node.metrics import PluginMetrics
+from neuron_dra.node.metrics import BUILD, LAG, REGISTERED, PluginMetrics
 from neuron_dra.node.own_node import OwnNode
 from neuron_dra.node.prepare import orphans, rediscovery
 from neuron_dra.node.prepare.claim_reader import ClaimReader
@@ -91,7 +92,7 @@ class Plugin:
         self.settings = settings
         self._timing = timing
         self.metrics = PluginMetrics()
-        self.metrics.build(__version__)
+        self.metrics.of(BUILD).info({"version": __version__})
         self.dirty = Signal()  # notified when something changed that slices may depend on
         self.client = client or KubeClient(kube, timing=timing.client)
         self.hardware = hardware or Hardware(
@@ -355,7 +356,7 @@ class Plugin:
         await self.gate.known()
 
     def _registration_changed(self) -> None:
-        self.metrics.registered(self.registration.registered)
+        self.metrics.set(REGISTERED, self.registration.registered)
         if self.registration.registered:
             self._lock_keeper.claim()
             self.dirty.notify()
@@ -394,7 +395,7 @@ class Plugin:
 
     async def _supervise(self) -> None:
         """Restore sockets that were removed, poll the publisher lock, and measure how late the event loop is."""
-        lag = Lag(self.metrics.lag, self._timing.liveness.lag_alarm_s)
+        lag = Lag(partial(self.metrics.set, LAG), self._timing.liveness.lag_alarm_s)
         period_s = self._timing.kubelet.supervise_s
         while not self._stop.is_set():
             began = time.monotonic()

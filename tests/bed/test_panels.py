@@ -22,10 +22,12 @@ import pytest
 import yaml
 from prometheus_client import start_http_server
 
+from controller import metrics as controller_metrics
 from controller.metrics import Metrics as ControllerMetrics
 from hack.bed import build, layout, network
 from neuron_dra.core.claims import ClaimRef, PreparedClaim, PreparedDevice
 from neuron_dra.core.wire import Obj
+from neuron_dra.node import metrics as plugin_metrics
 from neuron_dra.node.metrics import PluginMetrics
 from neuron_dra.planner.fleet.fleet_index import FleetIndex
 from neuron_dra.planner.plan import planning
@@ -49,7 +51,7 @@ class Story:
         self.world.submit("waits", size=4, count=1)
         self.controller.leading(True)
         for plugin in self.plugins.values():
-            plugin.registered(True)
+            plugin.set(plugin_metrics.REGISTERED, True)
             plugin.published(16, 1, 1)
             plugin.claims([], range(16))
             plugin.health([(f"neuron-device-{number}", "HEALTHY") for number in range(16)], [])
@@ -76,10 +78,10 @@ class Story:
         first.health(states, [("neuron-device-3", 3, "hbm_ecc")])
         first.findings(["NeuronMissingLink"])
         first.publish_failed("Forbidden")
-        first.refused("Rejected")
-        self.controller.allocated(1.5)
-        self.controller.wrote("UpdateStatus", "ok")
-        self.controller.evicted("refused")
+        first.add(plugin_metrics.REFUSED, "Rejected")
+        self.controller.observe(controller_metrics.ALLOCATIONS, 1.5)
+        self.controller.add(controller_metrics.WRITES, "UpdateStatus", "ok")
+        self.controller.add(controller_metrics.EVICTIONS, "refused")
         break_links(self.world, NODES[0])
         self.plan()
 

@@ -15,11 +15,12 @@ from typing import Any
 
 import pytest
 import yaml
-from prometheus_client.metrics import MetricWrapperBase
 
+from controller import metrics as controller_metrics
 from controller.metrics import Metrics as ControllerMetrics
 from hack.bench.ultraservers import ultraserver
 from neuron_dra.errors import ApiError, CheckpointDamaged, ClaimError, DeviceInUse, NotFound
+from neuron_dra.node import metrics as plugin_metrics
 from neuron_dra.node.metrics import PluginMetrics
 from neuron_dra.node.prepare import kubelet
 from neuron_dra.planner.fleet.fleet_index import FleetIndex
@@ -45,14 +46,10 @@ needs_helm = needs("helm")
 def exported() -> dict[str, set[str]]:
     """Return the labels of every series of both programs, by name."""
     found: dict[str, set[str]] = {}
-    for program in (PluginMetrics(), ControllerMetrics()):
-        for metric in vars(program).values():
-            if not isinstance(metric, MetricWrapperBase):
-                continue
-            (family,) = metric.describe()
-            endings = {"counter": ["_total"], "info": ["_info"], "histogram": ["_bucket", "_sum", "_count"]}
-            for ending in endings.get(family.type, [""]):
-                found[family.name + ending] = {*metric._labelnames, *(["le"] if ending == "_bucket" else [])}
+    for series in (*plugin_metrics.ROWS.all, *controller_metrics.ROWS.all):
+        endings = {"counter": ["_total"], "info": ["_info"], "histogram": ["_bucket", "_sum", "_count"]}
+        for ending in endings.get(series.kind, [""]):
+            found[series.name + ending] = {*series.labels, *(["le"] if ending == "_bucket" else [])}
     return found
 
 

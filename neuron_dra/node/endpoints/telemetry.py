@@ -16,13 +16,14 @@ from pathlib import Path
 from typing import Final
 
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from neuron_dra.core import telemetry
 from neuron_dra.core.in_use import ListedPod
 from neuron_dra.core.telemetry import USERS, WHO, DeviceCounters, User, Users
 from neuron_dra.core.topology import Node
+from neuron_dra.metric_table import Series
 from neuron_dra.node.hardware import helper
 from neuron_dra.node.hardware.reader import Overdue, Reader
 from neuron_dra.node.prepare import pod_resources
@@ -33,25 +34,6 @@ log = logging.getLogger(__name__)
 
 CORE: Final = ("neuron_device", "core", *WHO, USERS)
 DEVICE: Final = ("neuron_device", *WHO, USERS)
-
-
-@dataclass(frozen=True, slots=True)
-class Series:
-    """A metric: its name, type, labels and meaning."""
-
-    name: str
-    kind: str
-    labels: tuple[str, ...]
-    text: str
-
-    def row(self) -> tuple[str, str, tuple[str, ...], str]:
-        """Return the name as exported, type, labels and meaning, for the documentation."""
-        return f"{self.name}_total" if self.kind == "counter" else self.name, self.kind, self.labels, self.text
-
-    def family(self) -> CounterMetricFamily | GaugeMetricFamily:
-        """Return the metric without samples."""
-        family_type = CounterMetricFamily if self.kind == "counter" else GaugeMetricFamily
-        return family_type(self.name, self.text, labels=self.labels)
 
 
 BUSY: Final = Series(

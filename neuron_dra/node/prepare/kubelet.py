@@ -24,7 +24,7 @@ from neuron_dra.gen.kubelet.health.v1 import health_pb2
 from neuron_dra.gen.kubelet.health.v1alpha1 import health_pb2 as health_v1alpha1_pb2
 from neuron_dra.gen.kubelet.pluginregistration.v1 import registration_pb2, registration_pb2_grpc
 from neuron_dra.node.health import HealthSource
-from neuron_dra.node.metrics import PluginMetrics
+from neuron_dra.node.metrics import REFUSED, PluginMetrics
 from neuron_dra.node.timing import DEFAULT_TIMING, KubeletTiming
 
 log = logging.getLogger(__name__)
@@ -121,7 +121,7 @@ class DraService:
     def _failed(self, verb: str, reason: str, took_s: float) -> None:
         self._metrics.claim_operation(verb, "error", took_s)
         if verb == "prepare":
-            self._metrics.refused(reason)
+            self._metrics.add(REFUSED, reason)
 
     def _done(self, verb: str, facts: dict[str, str], result: PreparedClaim | None, took_s: float) -> None:
         self._metrics.claim_operation(verb, "ok", took_s)

@@ -7,7 +7,7 @@ import logging
 import random
 
 from neuron_dra.errors import ApiError, ClaimError
-from neuron_dra.node.metrics import PluginMetrics
+from neuron_dra.node.metrics import ORPHANS, PluginMetrics
 from neuron_dra.node.prepare.claim_reader import ClaimReader
 from neuron_dra.node.prepare.prepared_claims import PreparedClaims
 from neuron_dra.node.timing import DEFAULT_TIMING, OrphanTiming
@@ -29,7 +29,7 @@ async def report(
             orphan_uids = await _without_object(prepared, claims, orphan_uids)
             look_at = now() + timing.report_s
         orphan_uids &= prepared.claims.keys()
-        metrics.orphans(len(orphan_uids))
+        metrics.set(ORPHANS, len(orphan_uids))
 
 
 async def _without_object(prepared: PreparedClaims, claims: ClaimReader, uids_before: set[str]) -> set[str]:

@@ -13,7 +13,7 @@ from neuron_dra.core import backoff
 from neuron_dra.core.claims import PreparedClaim
 from neuron_dra.core.evidence import Listing
 from neuron_dra.errors import ApiError, CheckpointOfLaterRelease, ClaimError
-from neuron_dra.node.metrics import PluginMetrics
+from neuron_dra.node.metrics import DAMAGED, PluginMetrics
 from neuron_dra.node.prepare import rediscovery
 from neuron_dra.node.prepare.prepared_claims import PreparedClaims
 from neuron_dra.node.prepare.rediscovery import Rediscovery
@@ -52,10 +52,10 @@ class Recovery:
             changes_seen = self._prepared.changed.count
             if self._prepared.damaged is not None:
                 self.began = True
-                self._metrics.checkpoint_damaged(True)
+                self._metrics.set(DAMAGED, True)
                 await self._ready()
                 await self.rebuild()
-                self._metrics.checkpoint_damaged(False)
+                self._metrics.set(DAMAGED, False)
             await self._prepared.changed.after(changes_seen)
 
     async def finished(self) -> None:

@@ -10,7 +10,7 @@ from neuron_dra.errors import ApiError, NeuronDraError
 from neuron_dra.kube.events import EventsAbout
 from neuron_dra.node.hardware.hardware import Hardware
 from neuron_dra.node.health import HealthSource
-from neuron_dra.node.metrics import PluginMetrics
+from neuron_dra.node.metrics import DEVICE_PLUGIN, PluginMetrics
 from neuron_dra.node.prepare.prepared_claims import PreparedClaims
 from neuron_dra.node.publish.connected import ConnectedSets
 from neuron_dra.node.publish.slice_publisher import Published, SlicePublisher
@@ -113,7 +113,7 @@ class PublishReports:
 
     def device_plugin(self, why: str, *, refuse: bool) -> None:
         """Report that a device plugin runs on the node, if there is evidence of it."""
-        self._metrics.device_plugin(bool(why))
+        self._metrics.set(DEVICE_PLUGIN, bool(why))
         if why:
             text = why + ("" if refuse else "; devices are published because of --device-plugin-coexistence=warn")
             self._events.post("Warning", "NeuronDevicePluginAlive", text)
