@@ -8,23 +8,15 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from controller import metrics as controller_metrics
-from controller import timing as controller_timing
 from controller.settings import ControllerSettings, WatcherSettings
 from hack.generate import output_schema, topology_pictures
-from neuron_dra.ask.doctor import timing as doctor_timing
-from neuron_dra.ask.read import timing as inspect_timing
-from neuron_dra.ask.ui import timing as ui_timing
 from neuron_dra.core import advice, catalogue, devices, groups, health, limits, metadata, names, vocabulary
 from neuron_dra.core.catalogue import GIB
-from neuron_dra.core.timing import rows as timing_rows
-from neuron_dra.demo import timing as demo_timing
 from neuron_dra.metric_table import Series
 from neuron_dra.node import metrics as plugin_metrics
 from neuron_dra.node.endpoints import telemetry
-from neuron_dra.node.timing import DEFAULT_TIMING
 from neuron_dra.setting_table import Setting, settings_of
 from neuron_dra.settings import PluginSettings
 
@@ -162,48 +154,7 @@ the start.
 These are the flags of `neuron-ultraserver-controller run` and of `k8s-neuron-ultraserver-operator`.
 `neuron-ultraserver-controller watch-limits` has {watcher}.
 
-{table(["flag", "default", "meaning"], operator)}
-## Timing of the plugin
-
-No flag sets these waits, periods and deadlines. All are in seconds, except shares.
-
-{timings(DEFAULT_TIMING)}
-{other_timings()}"""
-
-
-def other_timings() -> str:
-    """Return the sections of docs/settings.md about the timings of the other programs."""
-    return f"""## Timing of the UltraServer controller
-
-Of `neuron-ultraserver-controller run`. No flag sets these either. For its requests and watches it has the values that
-the plugin has under `client`.
-
-{timings(controller_timing.DEFAULT_TIMING, without="client.")}
-Of `neuron-ultraserver-controller watch-limits`, which has the same values under `client`:
-
-{timings(controller_timing.DEFAULT_WATCHER_TIMING, without="client.")}
-## Timing of the commands
-
-Of `neuron-dra inspect` and `neuron-dra top`:
-
-{timings(inspect_timing.DEFAULT_TIMING)}
-Of `neuron-dra ui`, for its watches and for its page:
-
-{timings(inspect_timing.DEFAULT_WATCHED_TIMING)}
-{timings(ui_timing.DEFAULT_TIMING)}
-Of `neuron-dra doctor`:
-
-{timings(doctor_timing.DEFAULT_TIMING)}
-Of `neuron-dra demo`:
-
-{timings(demo_timing.DEFAULT_TIMING)}"""
-
-
-def timings(timing: Any, without: str = "-") -> str:
-    """Return the table of a program's timing, without the names that begin with `without`."""
-    shown = [row for row in timing_rows(timing) if not row.name.startswith(without)]
-    rows = [(f"`{row.name}`", row.default, row.text) for row in shown]
-    return table(["name", "default", "meaning"], rows)
+{table(["flag", "default", "meaning"], operator)}"""
 
 
 def choices(setting: Setting) -> str:

@@ -14,7 +14,6 @@ from typing import Any, Final
 from neuron_dra.core import busy, health, names, signals, ultraserver
 from neuron_dra.core.claims import PreparedClaim
 from neuron_dra.core.devices import Device
-from neuron_dra.core.timing import seconds
 from neuron_dra.core.ultraserver import Tag
 from neuron_dra.core.wire import Wire
 
@@ -23,14 +22,12 @@ from neuron_dra.core.wire import Wire
 class LeavingTiming:
     """Of devices that should leave the slices."""
 
-    check_s: tuple[float, float] = seconds(
-        (5.0, 60.0), "first and longest delay before a device that should leave is checked again"
-    )
-    shape_s: float = seconds(60.0, "the same, while a change of the shape waits for the node's claims")
-    withdraw_s: float = seconds(
-        30.0,
-        "between the taint of a device that leaves a node with connected sets, and the list of claims that decides",
-    )
+    # First and longest delay before a device that should leave is checked again.
+    check_s: tuple[float, float] = (5.0, 60.0)
+    shape_s: float = 60.0  # the same, while a change of the shape waits for the node's claims
+
+    # Between the taint of a device that leaves a node with connected sets, and the list of claims that decides.
+    withdraw_s: float = 30.0
 
 
 DEFAULT_LEAVING_TIMING: Final = LeavingTiming()

@@ -12,7 +12,6 @@ from typing import Final
 
 from neuron_dra.core import releases
 from neuron_dra.core.releases import Release
-from neuron_dra.core.timing import seconds
 
 ANSWERS: Final = 3
 """Good answers in a row that open the gate."""
@@ -22,11 +21,10 @@ ANSWERS: Final = 3
 class GateTiming:
     """Of the questions for the API server's version."""
 
-    ask_s: float = seconds(
-        300.0, "between answers, on a node that publishes; one that publishes nothing yet asks three times at once"
-    )
-    retry_s: float = seconds(60.0, "until the next question after one without an answer")
-    closed_s: float = seconds(600.0, "after an answer of a release that is too old, no connected sets are turned on")
+    # Between answers, on a node that publishes; one that publishes nothing yet asks three times at once.
+    ask_s: float = 300.0
+    retry_s: float = 60.0  # until the next question after one without an answer
+    closed_s: float = 600.0  # after an answer of a release that is too old, no connected sets are turned on
 
 
 DEFAULT_GATE_TIMING: Final = GateTiming()

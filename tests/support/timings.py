@@ -9,6 +9,7 @@ Plugins in the test's process get the fixture `timing`: a module has one of its 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from typing import Any, Final, TypeVar
 
 import pytest
@@ -26,6 +27,16 @@ def quicker(timing: T, **changes: Any) -> T:
         for name, value in changes.items()
     }
     return dataclasses.replace(timing, **values)  # type: ignore[type-var]
+
+
+def names(timing: Any, group: str = "") -> Iterator[str]:
+    """Yield the names of a timing's fields, with those of the groups that they are in."""
+    for field in dataclasses.fields(timing):
+        value = getattr(timing, field.name)
+        if dataclasses.is_dataclass(value):
+            yield from names(value, f"{group}{field.name}.")
+        else:
+            yield f"{group}{field.name}"
 
 
 QUICK_CLIENT: Final = quicker(

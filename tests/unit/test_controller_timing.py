@@ -1,4 +1,4 @@
-"""The timing of the controller and of the commands: each value has a unit and a meaning, and they fit each other."""
+"""The timing of the controller and of the commands: each value has a unit, and they fit each other."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from controller import timing as controller
 from neuron_dra.ask.doctor import timing as doctor
 from neuron_dra.ask.read import timing as inspect
 from neuron_dra.ask.ui import timing as ui
-from neuron_dra.core.timing import rows
 from neuron_dra.demo import timing as demo
 from neuron_dra.node import timing as node
+from tests.support.timings import names
 
 TIMINGS = {
     "run": controller.DEFAULT_TIMING,
@@ -26,14 +26,12 @@ TIMINGS = {
 
 
 @pytest.mark.parametrize("timing", TIMINGS.values(), ids=TIMINGS)
-def test_names_have_units_and_texts(timing: Any) -> None:
+def test_names_have_units(timing: Any) -> None:
     shares = {"client.credentials.ahead_share"}
-    assert [row.name for row in rows(timing) if not row.name.endswith("_s") and row.name not in shares] == []
-    assert [row.name for row in rows(timing) if not row.text] == []
+    assert [name for name in names(timing) if not name.endswith("_s") and name not in shares] == []
 
 
 def test_clients_have_the_times_of_the_plugin() -> None:
-    """docs/settings.md lists them once."""
     clients = [controller.DEFAULT_TIMING.client, controller.DEFAULT_WATCHER_TIMING.client]
     assert clients == [node.DEFAULT_TIMING.client] * 2
 
