@@ -28,6 +28,8 @@ RESULTS = REPOSITORY / "build" / "night"
 HISTORY = "## History and what failed"
 LINE = re.compile(r"^\| `([a-z0-9.-]+)` \|.*?\| ([^|]*\|[^|]*\|[^|]*)\|$", re.MULTILINE)
 NOT_RUN = "not run yet | |"
+FAILED = re.compile(r"\b[1-9]\d* (?:failed|errors?)\b|violate an invariant|\bError \d")
+"""What pytest, the fleets and make write as the last line of a run that failed."""
 HEAD = """\
 # Night runs
 
@@ -71,14 +73,26 @@ def report(results: Mapping[str, Result], before: str) -> str:
     )
 
 
+def verdict(result: str) -> str:
+    """Return the column of a suite for the cells with its result, commit and date."""
+    if result == NOT_RUN:
+        return "not run yet"
+    return "failed" if FAILED.search(result) else "passed"
+
+
 def of_releases(night: str) -> str:
-    """Return what ran on which release of Kubernetes, the newest first, from the text of docs/reports/night.md."""
+    """Return which suites passed on which release of Kubernetes, the newest first, from the text of docs/reports/night.md."""
     results = {match[1]: match[2].strip() for match in LINE.finditer(night.partition(HISTORY)[0])}
-    suites = sorted(PARTS, key=lambda name: PARTS[name].release, reverse=True)
-    lines = ["| Kubernetes | suite | result | commit | date |", "| --- | --- | --- | --- | --- |"]
-    for name in suites:
-        if PARTS[name].release:
-            lines.append(f"| {PARTS[name].release} | `{name}` | {results.get(name, NOT_RUN)} |")
+    columns = ("passed", "failed", "not run yet")
+    suites: dict[str, dict[str, list[str]]] = {}
+    for name, part in PARTS.items():
+        if part.release:
+            of_release = suites.setdefault(part.release, {column: [] for column in columns})
+            of_release[verdict(results.get(name, NOT_RUN))].append(f"`{name}`")
+    lines = [f"| Kubernetes | {' | '.join(columns)} |", "| --- | --- | --- | --- |"]
+    for release in sorted(suites, key=lambda release: int(release.partition(".")[2]), reverse=True):
+        cells = [", ".join(suites[release][column]) or "-" for column in columns]
+        lines.append(f"| {release} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 

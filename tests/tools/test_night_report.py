@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
+import pytest
+
 from hack.reports import night, night_suites
 from hack.reports.night import HISTORY
 from hack.reports.night_suites import PARTS, Options, Result
@@ -49,3 +53,25 @@ def test_failure_goes_into_the_history_once() -> None:
 def test_suite_without_a_result_says_so() -> None:
     what = PARTS["seeds"].what
     assert lines(night.report({}, HISTORY))["seeds"] == f"| `seeds` | {what} | not run yet | | |"
+
+
+@pytest.mark.parametrize(
+    ("result", "expected"),
+    [
+        (night.NOT_RUN, "not run yet"),
+        ("15 passed | 900bb2f | 2026-11-23", "passed"),
+        ("a quiet machine: no failed probe; 3 passed | 0357828 | 2026-11-25", "passed"),
+        ("1 failed, 107 passed in 60 s | b131ca99 | 2026-11-26", "failed"),
+        ("seeds 1 to 9: 1 of 9 violate an invariant | 0123abc | 2026-11-25", "failed"),
+        ("make: *** [Makefile:9: chaos] Error 1 | 0123abc | 2026-11-25", "failed"),
+    ],
+)
+def test_table_of_releases_has_a_verdict_for_each_suite(result: str, expected: str) -> None:
+    assert night.verdict(result) == expected
+
+
+def test_each_suite_on_a_release_is_in_the_table_once() -> None:
+    table = night.of_releases(night.REPORT.read_text())
+    named = re.findall(r"`([a-z0-9.-]+)`", table)
+    assert sorted(named) == sorted(name for name, part in PARTS.items() if part.release)
+    assert re.findall(r"^\| (1\.\d+) \|", table, re.MULTILINE) == ["1.37", "1.36", "1.35", "1.34"]
