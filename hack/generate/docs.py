@@ -197,7 +197,7 @@ sum by (namespace, pod) (rate(neuron_dra_core_executions_total{result!="success"
 
 ALERTS_AND_DASHBOARDS = """## Alerts and dashboards
 
-The chart has both, for the Prometheus operator and for Grafana; both are off by default:
+The chart contains both, for the Prometheus operator and for Grafana. Both are off by default:
 
 ```
 helm upgrade neuron-dra deploy/helm/neuron-dra --namespace neuron-dra-driver --reset-then-reuse-values \\
@@ -230,6 +230,9 @@ def metrics() -> str:
     of_controller = [series_row(series) for series in controller_metrics.ROWS.all]
     return f"""{MADE}# Metrics
 
+[What to monitor](monitoring.md) chooses five metrics and five alerts, and lists all alerts. This page lists all metrics.
+
+{ALERTS_AND_DASHBOARDS}
 ## The plugin
 
 The plugin serves these at `/metrics` of `--metrics-bind-address`, in Prometheus' format.
@@ -249,8 +252,7 @@ Every replica serves these at `/metrics` of its `--metrics-bind-address`; only t
 {table(["metric", "type", "labels", "meaning"], sorted(of_controller))}
 `neuron-ultraserver-controller watch-limits` serves one metric: `neuron_dra_unserved_pods`, the number of pods that wait for
 a number of devices or cores that no node serves.
-
-{ALERTS_AND_DASHBOARDS}"""
+"""
 
 
 def conditions() -> str:
