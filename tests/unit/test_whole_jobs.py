@@ -171,6 +171,13 @@ def test_workload_without_enough_ultraservers_is_named(capsys: pytest.CaptureFix
     assert "not reserved: needs 2 x 4 trn2u.48xlarge nodes; 1 of 2 groups of 4 are free" in found.text
 
 
+def test_fleet_without_ultraservers_names_the_word_for_them(capsys: pytest.CaptureFixture[str]) -> None:
+    file = "deploy/examples/ultraservers/all-reduce-job.yaml"
+    found = ask(capsys, "simulate", file, "--fleet", "2 x trn2u.48xlarge")
+    note = "note: nodes of --fleet form UltraServers with the word ultraserver before their type"
+    assert note in " ".join(found.text.split())
+
+
 def test_workload_of_a_type_that_the_fleet_lacks_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     file = "deploy/examples/ultraservers/leaderworkerset.yaml"
     found = ask(capsys, "simulate", file, "--fleet", "4 x ultraserver trn2u.48xlarge")

@@ -102,7 +102,7 @@ def run(args: argparse.Namespace) -> int:
     outcomes = trial.run(pods)
     notes = [
         *expanded.notes,
-        *(_without_interfaces(outcomes) if args.fleet else ()),
+        *((*_without_interfaces(outcomes), *_without_ultraservers(outcomes)) if args.fleet else ()),
         *annotated_jobs.notes,
         *reservations.notes,
         *filter(None, [*rewritten.unknown(snapshot, pods), unseen.note(snapshot)]),
@@ -145,6 +145,17 @@ def _without_interfaces(outcomes: Sequence[PodOutcome]) -> list[str]:
         if EFA_CLASS in outcome.finding.text or EFA_DRIVER in outcome.finding.text:
             return ["no type of --fleet has EFA interfaces that are known"]
         return ["nodes of --fleet have Neuron devices and the EFA interfaces of their type; others are not imagined"]
+    return []
+
+
+def _without_ultraservers(outcomes: Sequence[PodOutcome]) -> list[str]:
+    """Return the note about UltraServers that an imagined fleet lacks, if a pod waits for one."""
+    for outcome in outcomes:
+        if outcome.finding is not None and ("reason", "NoUltraServers") in outcome.finding.facts:
+            return [
+                "nodes of --fleet form UltraServers with the word ultraserver before their type, as in 2 x ultraserver "
+                "trn2u.48xlarge"
+            ]
     return []
 
 
