@@ -146,6 +146,11 @@ class PodScheduler:
         if self._judged.get(uid) == judged:
             return
         world = self._seen()
+        if (why := _damage(world, pod)) is not None:
+            # A real API server rejects such a pod, and this one stores it.
+            await self._refuse(pod, Unschedulable(f"the pod cannot be decoded: {why}", error=True))
+            self._judged[uid] = judged
+            return
         claims = world.claims_of(pod)
         if any(not claim.exists and claim.entry != FROM_LIMITS for claim in claims):
             return  # kube-controller-manager creates it
@@ -260,3 +265,12 @@ async def _follow(cache: Reflector) -> None:
         await cache.run()
     except NotServed:
         cache.synced.set()
+
+
+def _damage(world: World, pod: Wire) -> str | None:
+    """Return why a pod cannot be decoded; None if it can."""
+    key = f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
+    for damaged in world.snapshot.damaged:
+        if (damaged.kind, damaged.key) == ("Pod", key) and not damaged.paths:
+            return damaged.why
+    return None

@@ -222,3 +222,16 @@ async def test_pod_gets_few_events_at_once() -> None:
             for number in range(100):
                 await events.failed(pod, f"{number} nodes")
         assert len(api.objects("events")) == MOST_OF_A_POD
+
+
+async def test_pod_that_cannot_be_decoded_does_not_stop_the_scheduler() -> None:
+    """`image: n` is a boolean in YAML. The message names the field, and other pods get their devices."""
+    async with EmbeddedApi() as api:
+        wrong = small.pod("wrong", "one")
+        wrong["spec"]["containers"][0]["image"] = False
+        for item in [*small.base("a"), small.template("one"), wrong]:
+            api.create(item)
+        async with scheduled(api):
+            assert "spec.containers[0].image is False: it must be a string" in await refusal_of(api, "wrong")
+            api.create(small.pod("p", "one"))
+            assert (await node_of(api, "p"))["spec"]["nodeName"] == "a"
