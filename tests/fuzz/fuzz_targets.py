@@ -155,14 +155,14 @@ def hardware(data: bytes) -> None:
     for _ in range(source.below(6)):
         tree[f"/sys/class/neuron_device/{source.pick(_CLASS_FILES)}"] = contents()
     dev = source.pick(["/dev", "/not-mounted"])
-    reads = [helper.read(MemorySource(tree), "", sysfs.LAYOUT, dev)]
-    ids = reads[0][1] or []
+    reads = [sysfs.read(MemorySource(tree), "", dev)]
+    ids = reads[0].ids or []
     units = [f"neuron{number}" for number in ids] + [f"{helper.CLASS}/{path}" for path in _CLASS_FILES]
     hung = {source.pick(units) for _ in range(source.below(3))}
     hanging = {f"{helper.CLASS}/{unit}/reset" if unit.startswith("neuron") else unit for unit in hung}
     before = reads[0] if source.below(2) else None
-    reads.append(helper.read(MemorySource(tree), "", sysfs.LAYOUT, dev, lambda unit: unit not in hung))
-    facts = sysfs.facts(marshal.loads(marshal.dumps(reads[1])), before=before, hanging=hanging)
+    reads.append(sysfs.read(MemorySource(tree), "", dev, lambda unit: unit not in hung))
+    facts = sysfs.facts(sysfs.Reading(*marshal.loads(marshal.dumps(tuple(reads[1])))), before=before, hanging=hanging)
     assert [device.device_id for device in facts.devices if device.hangs] == sorted(
         number for number in ids if f"neuron{number}" in hung
     )

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from neuron_dra.node.hardware import helper, sysfs
-from neuron_dra.node.hardware.helper import CLASS, VIRTUAL, Raw
+from neuron_dra.node.hardware.helper import CLASS, VIRTUAL
 
 FOLDER: Final = Path(__file__).parents[1] / "data/kernel-driver"
 LIFE: Final = "life-inf2"
@@ -170,9 +170,9 @@ def _resolved(entries: Mapping[str, Entry], path: str) -> str:
     return "/".join(parts)
 
 
-def read(entries: Mapping[str, Entry], after: Mapping[str, Entry] | None = None, switch_at: int = 0) -> Raw:
+def read(entries: Mapping[str, Entry], after: Mapping[str, Entry] | None = None, switch_at: int = 0) -> sysfs.Reading:
     """Return what the plugin's helper reads of a tree, or of one that becomes another during the reading."""
-    return helper.read(CapturedSource(entries, after, switch_at), "", sysfs.LAYOUT, "/dev")
+    return sysfs.read(CapturedSource(entries, after, switch_at), "", "/dev")
 
 
 # Timelines.

@@ -18,8 +18,8 @@ from neuron_dra.emulation.simulated_files import change
 from neuron_dra.emulation.simulated_node import INITSTATE
 from neuron_dra.node.hardware import helper, sysfs
 from neuron_dra.node.hardware.hardware import Hardware
-from neuron_dra.node.hardware.helper import Raw
 from neuron_dra.node.hardware.reader import Overdue, Reader
+from neuron_dra.node.hardware.sysfs import Reading
 from tests.support.fleet import clock
 
 TYPE: Final = "trn1.32xlarge"
@@ -53,9 +53,9 @@ class CountingReader(Reader):
         super().__init__(root)
         self.readings = 0
 
-    async def search(self, deadline_s: float, leave_out: Collection[str] = ()) -> Raw:
+    async def search(self, deadline_s: float, leave_out: Collection[str] = ()) -> Reading:
         self.readings += 1
-        return helper.read(helper.Source(), str(self._root), sysfs.LAYOUT, f"{self._root}/dev")
+        return sysfs.read(helper.Source(), str(self._root), f"{self._root}/dev")
 
 
 @pytest.fixture
@@ -222,7 +222,7 @@ class HangingReader(CountingReader):
 
     hangs = False
 
-    async def search(self, deadline_s: float, leave_out: Collection[str] = ()) -> Raw:
+    async def search(self, deadline_s: float, leave_out: Collection[str] = ()) -> Reading:
         if self.hangs:
             await asyncio.sleep(deadline_s)
             raise Overdue(helper.CLASS)

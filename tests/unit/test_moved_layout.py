@@ -188,8 +188,8 @@ def test_links_are_not_followed(root: Path) -> None:
 # The class folder.
 
 
-def raw(root: Path) -> helper.Raw:
-    return helper.read(helper.Source(), str(root), sysfs.LAYOUT, f"{root}/dev")
+def raw(root: Path) -> sysfs.Reading:
+    return sysfs.read(helper.Source(), str(root), f"{root}/dev")
 
 
 def test_devices_without_a_class_folder_are_read_where_they_are(whole: Path) -> None:

@@ -12,8 +12,8 @@ import pytest
 from neuron_dra.emulation import simulated_node
 from neuron_dra.node.hardware import helper, sysfs
 from neuron_dra.node.hardware.hardware import Hardware
-from neuron_dra.node.hardware.helper import Raw
 from neuron_dra.node.hardware.reader import Overdue, Reader
+from neuron_dra.node.hardware.sysfs import Reading
 from neuron_dra.node.timing import DEFAULT_TIMING
 from tests.support.fleet import clock
 
@@ -30,12 +30,12 @@ class SlowReader(Reader):
         self.each_s = each_s
         self._root = root
 
-    async def read(self, deadline_s: float, leave_out: Collection[str] = ()) -> Raw:
+    async def read(self, deadline_s: float, leave_out: Collection[str] = ()) -> Reading:
         """Read with one deadline for everything."""
         await self._pass(FILES * self.each_s, deadline_s)
         return self._contents()
 
-    async def search(self, deadline_s: float, leave_out: Collection[str] = ()) -> Raw:
+    async def search(self, deadline_s: float, leave_out: Collection[str] = ()) -> Reading:
         """Read with a deadline for each file."""
         for _ in range(FILES):
             await self._pass(self.each_s, deadline_s)
@@ -46,8 +46,8 @@ class SlowReader(Reader):
         if needed_s > deadline_s:
             raise Overdue
 
-    def _contents(self) -> Raw:
-        return helper.read(helper.Source(), str(self._root), sysfs.LAYOUT, f"{self._root}/dev")
+    def _contents(self) -> Reading:
+        return sysfs.read(helper.Source(), str(self._root), f"{self._root}/dev")
 
 
 @pytest.fixture

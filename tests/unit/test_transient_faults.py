@@ -71,7 +71,7 @@ def run(root: Path, faults: list[tuple[str, int]]) -> tuple[tuple[Any, ...], tup
     """Return the state before the faults, each of which lasts for a number of readings, and after the hold time."""
 
     def look(hardware: Hardware) -> None:
-        hardware.take(helper.read(helper.Source(), str(root), sysfs.LAYOUT, f"{root}/dev"))
+        hardware.take(sysfs.read(helper.Source(), str(root), f"{root}/dev"))
 
     async def main() -> tuple[tuple[Any, ...], tuple[Any, ...]]:
         hardware = Hardware(str(root), HOLD_S)

@@ -26,6 +26,7 @@ from neuron_dra.core.topology import Node
 from neuron_dra.metric_table import Series
 from neuron_dra.node.hardware import helper
 from neuron_dra.node.hardware.reader import Overdue, Reader
+from neuron_dra.node.hardware.sysfs import Reading
 from neuron_dra.node.prepare import pod_resources
 from neuron_dra.node.prepare.prepared_claims import PreparedClaims
 from neuron_dra.node.timing import CounterTiming
@@ -142,26 +143,26 @@ class Telemetry(Collector):
             if self._read_at is not None and loop.time() < self._read_at + self._timing.fresh_s:
                 return
             began = loop.time()
-            raw, pods = await asyncio.gather(self._read(), self._pods())
+            reading, pods = await asyncio.gather(self._read(), self._pods())
             self._read_at = loop.time()
-            if raw is None:
+            if reading is None:
                 self.reading = None
                 return
-            read_devices = {device_id: device for device_id, device in raw[3].items() if device is not None}
+            read_devices = {device_id: device for device_id, device in reading.devices.items() if device is not None}
             self.reading = CounterReading(
                 tuple(telemetry.counters(device_id, texts) for device_id, (_, texts) in read_devices.items()),
                 telemetry.users(self._prepared.claims.values(), pods, self._node().spec),
                 (self._node().instance_type_name or "", self._node().driver_version or ""),
                 time.time(),
                 self._read_at - began,
-                len(raw[1] or ()) - len(read_devices),
+                len(reading.ids or ()) - len(read_devices),
             )
 
     async def close(self) -> None:
         """End the helper process."""
         await self._reader.abandon()
 
-    async def _read(self) -> helper.Raw | None:
+    async def _read(self) -> Reading | None:
         now = asyncio.get_running_loop().time()
         self._own = {unit: until for unit, until in self._own.items() if until > now}
         if helper.CLASS in self._own:

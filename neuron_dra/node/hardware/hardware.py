@@ -71,7 +71,7 @@ class Hardware:
         self.read_at = 0.0  # when everything that does not hang was last read, in seconds since the epoch
         self.facts = NodeFacts(None, None, ())
         self.node = Node(None, None, None, (), self.facts.ultraserver, self._labels, ())
-        self._raw: helper.Raw | None = None
+        self._reading: sysfs.Reading | None = None
         self._hanging: dict[str, str] = {}  # units that are left out, and the path that hangs
         self._unread = ""  # why the facts are older than the last reading; empty if they are not
         self._away: _Away | None = None
@@ -109,13 +109,13 @@ class Hardware:
 
     def _notice_driver(self) -> None:
         """Read now if the kernel driver loads or leaves, so that no claim gets devices of a driver that is gone."""
-        if self._raw is None or self._away is not None:
+        if self._reading is None or self._away is not None:
             return
         try:
             state = (self._root / helper.INITSTATE).read_bytes().strip()  # of the kernel itself: it never blocks
         except OSError:
             state = b""
-        was_seen = self._raw[5][1] is not None  # INITSTATE at the end of that reading
+        was_seen = self._reading.driver_states[1] is not None  # INITSTATE at the end of that reading
         if state in helper.PARTIAL or (not state and was_seen):
             now = asyncio.get_running_loop().time()
             self._away = _Away(DriverState.CHANGING, now, now, kernel_driver.LEAVING)
@@ -146,7 +146,7 @@ class Hardware:
         has_left_out = False
         too_old = asyncio.get_running_loop().call_later(self._timing.slow_s, self._overdue)
         try:
-            raw = await self._reader.search(self._timing.deadline_s, self._hanging)
+            reading = await self._reader.search(self._timing.deadline_s, self._hanging)
         except Overdue as err:
             if err.path:
                 log.error("a read hangs", extra={"path": err.path})
@@ -159,7 +159,7 @@ class Hardware:
             log.error("cannot read the hardware", extra={"error": str(err)})
             self._overdue()
         else:
-            self.take(raw)
+            self.take(reading)
         finally:
             too_old.cancel()
         if self._hanging and (self._probing is None or self._probing.done()):
@@ -175,29 +175,29 @@ class Hardware:
                 log.info("a read no longer hangs", extra={"path": path})
                 self._hanging.pop(unit, None)
 
-    def take(self, raw: helper.Raw) -> None:
+    def take(self, reading: sysfs.Reading) -> None:
         """Replace facts, node and device files with those of a new reading."""
         left_out = self._hanging.values()
-        self._away = self._look_for_driver(raw)
+        self._away = self._look_for_driver(reading)
         if self._away is not None:
             self._busy_since = None  # a load begins another election
             self._without_driver(self._away)
             return
-        if raw[1] is None and self._raw is None:
+        if reading.ids is None and self._reading is None:
             self._unread = ""
             self._take(self.facts, dataclasses.replace(self.node, findings=(topology.ELSEWHERE,)), {})
             return
-        facts = sysfs.facts(raw, before=self._raw, hanging=left_out, is_hosts_dev=self._dev.is_hosts)
-        if self._raw is not None:  # what was left out keeps its last reading, however often it is left out
-            raw = sysfs.with_earlier(raw, self._raw, left_out)
-        self._raw = raw
-        self.device_files = self._look_for_device_files(sysfs.plain_device_files(raw))
+        facts = sysfs.facts(reading, before=self._reading, hanging=left_out, is_hosts_dev=self._dev.is_hosts)
+        if self._reading is not None:  # what was left out keeps its last reading, however often it is left out
+            reading = sysfs.with_earlier(reading, self._reading, left_out)
+        self._reading = reading
+        self.device_files = self._look_for_device_files(sysfs.plain_device_files(reading))
         self.read_at, self._unread = time.time(), ""
         self.learn(facts)
 
-    def _look_for_driver(self, raw: helper.Raw) -> _Away | None:
+    def _look_for_driver(self, reading: sysfs.Reading) -> _Away | None:
         """Return what the kernel driver does while it is not loaded; None if it is, so that the reading counts."""
-        state, before = sysfs.driver_state(raw), self._away
+        state, before = sysfs.driver_state(reading), self._away
         if state is DriverState.LOADED:
             return None
         now = asyncio.get_running_loop().time()
@@ -208,7 +208,7 @@ class Hardware:
         if before is not None and before.state is not DriverState.NOT_LOADED:
             partial_since = before.partial_since
         if state is DriverState.LOADING:
-            progress = kernel_driver.loading(len(raw[1] or ()), now - partial_since)
+            progress = kernel_driver.loading(len(reading.ids or ()), now - partial_since)
             is_slow = now - partial_since >= kernel_driver.LONG_LOAD_S
             return _Away(state, since, partial_since, progress, topology.slow_load(progress) if is_slow else None)
         is_stuck = now - since >= self._timing.deadline_s

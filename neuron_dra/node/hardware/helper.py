@@ -37,11 +37,8 @@ a line each; all must be readable.
 States = tuple[bytes | None, bytes | None]
 """The driver's INITSTATE before and after everything else was read."""
 
-Raw = tuple[Texts, list[int] | None, Texts, dict[int, tuple[int, Texts] | None], list[str], States]
-"""The node's files, the device ids, the class's files, for each device the kind of its file in /dev and its own files,
-or None if it was left out, the paths that were found by name, and the driver's state.
-
-If the class folder is not there, the ids are None, and the devices are those that have a file in /dev."""
+Reply = tuple[Texts, list[int] | None, Texts, dict[int, tuple[int, Texts] | None], list[str], States]
+"""The fields of `sysfs.Reading`, which this process does not import."""
 
 
 class Source:
@@ -78,7 +75,7 @@ def read(
     dev: str,
     may_read: Callable[[str], bool] = lambda unit: True,
     note: Callable[[str], None] = lambda path: None,
-) -> Raw:
+) -> Reply:
     """Return what all files below `root` contain; `layout` has the files of the node, of the class and of a device.
 
     `dev` is the folder with the device files.

@@ -12,13 +12,13 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from neuron_dra.core import kernel_driver, signals
 from neuron_dra.core.facts import NO_SERIAL, DeviceFacts, NodeFacts, UltraServerFacts, Unread
 from neuron_dra.core.kernel_driver import DriverState
 from neuron_dra.node.hardware import helper, pci
-from neuron_dra.node.hardware.helper import CLASS, Raw
+from neuron_dra.node.hardware.helper import CLASS, States, Texts
 
 PRODUCT_NAME: Final = ("sys/devices/virtual/dmi/id/product_name", "sys/class/dmi/id/product_name")
 DRIVER_VERSION: Final = ("sys/module/neuron/version",)
@@ -98,6 +98,23 @@ class DeviceFolder:
     is_hosts: bool = True
 
 
+class Reading(NamedTuple):
+    """The texts of the kernel driver's files, in the order of LAYOUT.
+
+    - `ids`: of the devices; None if the class folder is not there. Then `devices` are those with a file in /dev.
+    - `devices`: for each device the kind of its file in /dev, and its own files; None if it was left out.
+    - `found_paths`: of the files that were found by their names.
+    - `driver_states`: the driver's INITSTATE before and after everything else was read.
+    """
+
+    of_node: Texts
+    ids: list[int] | None
+    of_class: Texts
+    devices: dict[int, tuple[int, Texts] | None]
+    found_paths: list[str]
+    driver_states: States
+
+
 def device_folder(root: Path, mounted: str = "/host/dev") -> DeviceFolder:
     """Return the folder with the host's device files.
 
@@ -113,18 +130,25 @@ def device_folder(root: Path, mounted: str = "/host/dev") -> DeviceFolder:
 def read_node(root: Path, source: helper.Source | None = None, dev: DeviceFolder | None = None) -> NodeFacts:
     """Return the facts of the host below `root`, read in this process. Never raises."""
     dev = dev or device_folder(root)
-    raw = helper.read(source or helper.Source(), str(root).rstrip("/"), LAYOUT, dev.path)
-    return facts(raw, is_hosts_dev=dev.is_hosts)
+    reading = read(source or helper.Source(), str(root).rstrip("/"), dev.path)
+    return facts(reading, is_hosts_dev=dev.is_hosts)
 
 
-def driver_state(raw: Raw) -> DriverState:
+def read(source: helper.Source, root: str, dev: str, may_read: Callable[[str], bool] = lambda unit: True) -> Reading:
+    """Return what all files below `root` contain, read in this process; the arguments are those of `helper.read`."""
+    return Reading(*helper.read(source, root, LAYOUT, dev, may_read))
+
+
+def driver_state(reading: Reading) -> DriverState:
     """Return what the kernel driver was doing during a reading. An empty class folder, as of a mount, is none."""
-    before, after = ((_decoded(text) or "").strip() for text in raw[5])
-    has_class = bool(raw[1]) or any(text is not None for text in raw[2])
+    before, after = ((_decoded(text) or "").strip() for text in reading.driver_states)
+    has_class = bool(reading.ids) or any(text is not None for text in reading.of_class)
     return kernel_driver.state(before, after, has_class=has_class)
 
 
-def facts(raw: Raw, *, before: Raw | None = None, hanging: Iterable[str] = (), is_hosts_dev: bool = True) -> NodeFacts:
+def facts(
+    reading: Reading, *, before: Reading | None = None, hanging: Iterable[str] = (), is_hosts_dev: bool = True
+) -> NodeFacts:
     """Return the facts of a reading. `hanging` are the paths that were left out because reading them hangs.
 
     What was left out keeps its value from `before`, except the health of devices, which becomes unknown. Unless
@@ -133,62 +157,67 @@ def facts(raw: Raw, *, before: Raw | None = None, hanging: Iterable[str] = (), i
     A kernel driver that loads or leaves has no devices, and one that is not loaded has no device files, which is no
     fault of a device.
     """
-    state = driver_state(raw)
+    state = driver_state(reading)
     if state in (DriverState.LOADING, DriverState.CHANGING):
-        so_far = len(raw[1] or ()) if state is DriverState.LOADING else 0
-        raw = raw[0], [], [None] * len(raw[2]), {}, [], raw[5]
-        return replace(_facts(raw, before=None), driver_state=state, devices_so_far=so_far, unread=())
+        so_far = len(reading.ids or ()) if state is DriverState.LOADING else 0
+        of_class: Texts = [None] * len(reading.of_class)
+        without_devices = Reading(reading.of_node, [], of_class, {}, [], reading.driver_states)
+        return replace(_facts(without_devices, before=None), driver_state=state, devices_so_far=so_far, unread=())
     is_hosts_dev = is_hosts_dev and state is DriverState.LOADED
-    return replace(_facts(raw, before=before, hanging=hanging, is_hosts_dev=is_hosts_dev), driver_state=state)
+    return replace(_facts(reading, before=before, hanging=hanging, is_hosts_dev=is_hosts_dev), driver_state=state)
 
 
-def _facts(raw: Raw, *, before: Raw | None, hanging: Iterable[str] = (), is_hosts_dev: bool = True) -> NodeFacts:
+def _facts(
+    reading: Reading, *, before: Reading | None, hanging: Iterable[str] = (), is_hosts_dev: bool = True
+) -> NodeFacts:
     left_out = set(hanging)
-    raw = _validated(raw)
-    if before is None:
-        node, ids, of_class, *_ = raw
-    else:
-        node, ids, of_class, *_ = with_earlier(raw, before, left_out)
-    devices = {i: raw[3].get(i) for i in ids or ()}
-    product_name, driver_version = (_decoded(text) for text in node[:2])
-    device_facts = [_device_or_before(i, devices[i], before, is_hosts_dev=is_hosts_dev) for i in ids or ()]
-    has_vanished = raw[1] is None
+    reading = _validated(reading)
+    completed = reading if before is None else with_earlier(reading, before, left_out)
+    product_name, driver_version = (_decoded(text) for text in completed.of_node[:2])
+    device_facts = []
+    for device_id in completed.ids or ():
+        read_device = reading.devices.get(device_id)
+        device_facts.append(_device_or_before(device_id, read_device, before, is_hosts_dev=is_hosts_dev))
+    has_vanished = reading.ids is None
     if has_vanished:
-        device_facts = [replace(d, device_file=d.device_id in raw[3] if is_hosts_dev else None) for d in device_facts]
+        with_file = reading.devices.keys()
+        device_facts = [
+            replace(device, device_file=device.device_id in with_file if is_hosts_dev else None)
+            for device in device_facts
+        ]
     return NodeFacts(
         product_name=_known(_formed(product_name, _PRODUCT_NAME)),
         driver_version=_known(_formed(driver_version, _DRIVER_VERSION)),
-        devices=_marked(device_facts, raw[4]),
-        ultraserver=_ultraserver(of_class),
+        devices=_marked(device_facts, reading.found_paths),
+        ultraserver=_ultraserver(completed.of_class),
         hanging=tuple(sorted(left_out)),
-        numa=pci.numa(node[2:]),
-        found=tuple(sorted(raw[4])),
-        unread=() if has_vanished else _unread(raw, left_out),
+        numa=pci.numa(completed.of_node[2:]),
+        found=tuple(sorted(reading.found_paths)),
+        unread=() if has_vanished else _unread(reading, left_out),
         vanished=has_vanished,
     )
 
 
-def with_earlier(raw: Raw, before: Raw, hanging: Iterable[str]) -> Raw:
+def with_earlier(reading: Reading, before: Reading, hanging: Iterable[str]) -> Reading:
     """Return a reading in which everything that was left out is as in `before`: files of node and class, devices.
 
     If the class folder has vanished, all devices were left out.
     """
     left_out = set(hanging)
-    ids = raw[1] if raw[1] is not None else before[1]
+    ids = reading.ids if reading.ids is not None else before.ids
     devices = {}
     for device_id in ids or ():
-        device = raw[3].get(device_id)
-        devices[device_id] = before[3].get(device_id) if device is None else device
-    node = _or_before("", LAYOUT[0], raw[0], before[0], left_out)
-    of_class = _or_before(f"{CLASS}/", LAYOUT[1], raw[2], before[2], left_out)
-    return node, ids, of_class, devices, raw[4], raw[5]
+        device = reading.devices.get(device_id)
+        devices[device_id] = before.devices.get(device_id) if device is None else device
+    of_node = _or_before("", LAYOUT[0], reading.of_node, before.of_node, left_out)
+    of_class = _or_before(f"{CLASS}/", LAYOUT[1], reading.of_class, before.of_class, left_out)
+    return reading._replace(of_node=of_node, ids=ids, of_class=of_class, devices=devices)
 
 
-def _validated(raw: Raw) -> Raw:
+def _validated(reading: Reading) -> Reading:
     """Return a reading without the files that were found by name and whose text is not of the value's form."""
-    node, ids, of_class, devices, paths, states = raw
-    of_class, devices, kept_paths = list(of_class), dict(devices), []
-    for path in paths:
+    of_class, devices, kept_paths = list(reading.of_class), dict(reading.devices), []
+    for path in reading.found_paths:
         number = helper.unit_of(path).removeprefix("neuron")
         device_id = int(number) if number.isdecimal() else None
         device = None if device_id is None else devices.get(device_id)
@@ -202,7 +231,7 @@ def _validated(raw: Raw) -> Raw:
             devices[device_id] = kind, checked
         if is_good:
             kept_paths.append(path)
-    return node, ids, of_class, devices, kept_paths, states
+    return reading._replace(of_class=of_class, devices=devices, found_paths=kept_paths)
 
 
 def _without_malformed(
@@ -233,18 +262,18 @@ def _marked(devices: Iterable[DeviceFacts], paths: Iterable[str]) -> tuple[Devic
     return tuple(marked)
 
 
-def _unread(raw: Raw, left_out: Collection[str]) -> tuple[str, ...]:
+def _unread(reading: Reading, left_out: Collection[str]) -> tuple[str, ...]:
     """Return the names of the files that no device has, and of those that the class does not have.
 
     Files that were left out of the reading do not count, because they may be there.
     """
     unread: list[str] = []
-    texts = [device[1] for device in raw[3].values() if device is not None]
+    texts = [of_device for _, of_device in filter(None, reading.devices.values())]
     if texts:
         for index, name in enumerate(_names(DEVICE_FILES)):
             if all(of_device[index] is None for of_device in texts):
                 unread.append(name)
-    for name, text in zip(_names(ULTRASERVER_FILES), raw[2], strict=True):
+    for name, text in zip(_names(ULTRASERVER_FILES), reading.of_class, strict=True):
         if text is None:
             unread.append(name)
     hanging = set(map(_file_name, left_out))
@@ -267,11 +296,11 @@ def _or_before(
 
 
 def _device_or_before(
-    device_id: int, read: tuple[int, list[bytes | None]] | None, before: Raw | None, *, is_hosts_dev: bool
+    device_id: int, read: tuple[int, list[bytes | None]] | None, before: Reading | None, *, is_hosts_dev: bool
 ) -> DeviceFacts:
     if read is not None:
         return _device(*read, device_id, is_hosts_dev=is_hosts_dev)
-    device_before = before[3].get(device_id) if before is not None else None
+    device_before = before.devices.get(device_id) if before is not None else None
     if device_before is None:
         return DeviceFacts(device_id, hangs=True)
     return replace(_device(*device_before, device_id, is_hosts_dev=False), hangs=True)
@@ -312,9 +341,9 @@ def _ultraserver(texts: list[bytes | None]) -> UltraServerFacts:
     )
 
 
-def plain_device_files(raw: Raw) -> bool:
+def plain_device_files(reading: Reading) -> bool:
     """Return whether the device files are plain files, as on simulated hardware without the right to make devices."""
-    return any(device is not None and device[0] == helper.A_PLAIN_FILE for device in raw[3].values())
+    return any(kind == helper.A_PLAIN_FILE for kind, _ in filter(None, reading.devices.values()))
 
 
 def _decoded(text: bytes | None) -> str | None:
