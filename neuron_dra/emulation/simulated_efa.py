@@ -3,7 +3,8 @@
     tree = EfaTree.write(root, "trn1.32xlarge")
     tree.renumber(4)  # the module was loaded again
 
-As root it creates character devices in dev/infiniband, and plain files otherwise. The paths of trn1 are those of the
+As root it creates character devices in dev/infiniband, and plain files otherwise. libibverbs lists the interfaces of a
+tree too, with SYSFS_PATH. The paths of trn1 are those of the
 published capture (10:19.0 is below pci0000:10). On trn2 and trn3 the interfaces are behind PCIe switches in pairs; the
 addresses of the switches are made up.
 
@@ -27,6 +28,8 @@ from neuron_dra.errors import NeuronDraError
 DEVICES: Final = "sys/devices"
 BUS: Final = "sys/bus/pci/devices"
 DRIVER: Final = "sys/bus/pci/drivers/efa"
+RDMA_CLASS: Final = "sys/class/infiniband"
+VERBS_CLASS: Final = "sys/class/infiniband_verbs"
 FILES: Final = "dev/infiniband"
 UVERBS_MAJOR: Final = 231
 FIRST_MINOR: Final = 192
@@ -53,8 +56,9 @@ class EfaTree:
         if spec is None or spec.efa is None:
             raise NeuronDraError(f"instance type {instance_type} has no known EFA interfaces")
         tree = cls(root)
-        (root / DRIVER).mkdir(parents=True, exist_ok=True)
-        (root / FILES).mkdir(parents=True, exist_ok=True)
+        for folder in (DRIVER, RDMA_CLASS, VERBS_CLASS, FILES):
+            (root / folder).mkdir(parents=True, exist_ok=True)
+        (root / VERBS_CLASS / "abi_version").write_text("6\n")
         for number, function in enumerate(sorted(set(spec.efa))):
             tree._write_function(spec, function, number, numa_nodes(spec)[spec.efa.index(function)])
         if rdma_cm:
@@ -82,6 +86,8 @@ class EfaTree:
         path.mkdir(parents=True)
         texts = {"vendor": "0x1d0f", "device": SUBSYSTEMS[spec.generation], "class": "0x020000"}
         texts |= {"subsystem_device": SUBSYSTEMS[spec.generation], "numa_node": str(numa_node)}
+        number_of_device = SUBSYSTEMS[spec.generation].removeprefix("0x").upper()
+        texts["modalias"] = f"pci:v00001D0Fd0000{number_of_device}sv00001D0Fsd0000{number_of_device}bc02sc00i00"
         for name, text in texts.items():
             (path / name).write_text(f"{text}\n")
         device = self.root / BUS / function
@@ -95,6 +101,9 @@ class EfaTree:
         folder.mkdir(parents=True)
         (folder / "ibdev").write_text(f"{rdma_name(function)}\n")
         (folder / "dev").write_text(f"{UVERBS_MAJOR}:{FIRST_MINOR + number}\n")
+        (folder / "abi_version").write_text("1\n")
+        make_link(folder / "device", "../..")
+        make_link(self.root / VERBS_CLASS / folder.name, os.path.relpath(folder, self.root / VERBS_CLASS))
         _make_device(self.file(number), UVERBS_MAJOR, FIRST_MINOR + number)
 
     # Changes
@@ -112,23 +121,33 @@ class EfaTree:
         """Bind a function to the kernel driver; its uverbs device gets the lowest free number unless one is given."""
         if number is None:
             number = next(free for free in range(len(self.functions)) if not self.file(free).exists())
-        (self.folder(function) / "infiniband" / rdma_name(function)).mkdir(parents=True)
+        rdma_device = self.folder(function) / "infiniband" / rdma_name(function)
+        rdma_device.mkdir(parents=True)
+        (rdma_device / "node_type").write_text("7: unspecified\n")
+        (rdma_device / "node_guid").write_text(f"0000:0000:0000:{number:04x}\n")
+        make_link(rdma_device / "device", "../..")
+        make_link(self.root / RDMA_CLASS / rdma_device.name, os.path.relpath(rdma_device, self.root / RDMA_CLASS))
         self._write_uverbs(function, number)
         make_link(self.root / DRIVER / function, f"../../devices/{function}")
 
     def unbind(self, function: str) -> None:
         """Unbind a function: its RDMA and uverbs devices go."""
-        self.file(self.number_of(function)).unlink()
+        self._remove_uverbs(function)
+        (self.root / RDMA_CLASS / rdma_name(function)).unlink()
         (self.root / DRIVER / function).unlink()
-        for name in ("infiniband", "infiniband_verbs"):
-            shutil.rmtree(self.folder(function) / name)
+        shutil.rmtree(self.folder(function) / "infiniband")
+
+    def _remove_uverbs(self, function: str) -> None:
+        number = self.number_of(function)
+        self.file(number).unlink(missing_ok=True)
+        (self.root / VERBS_CLASS / f"uverbs{number}").unlink()
+        shutil.rmtree(self.folder(function) / "infiniband_verbs")
 
     def renumber(self, shift: int) -> None:
         """Load the kernel module again: each uverbs device gets another number."""
         functions = self.functions
         for function in functions:
-            self.file(self.number_of(function)).unlink()
-            shutil.rmtree(self.folder(function) / "infiniband_verbs")
+            self._remove_uverbs(function)
         for number, function in enumerate(functions):
             self._write_uverbs(function, (number + shift) % len(functions))
 

@@ -230,6 +230,21 @@ def test_hostile_tree_yields_no_interface(trn1: EfaTree) -> None:
     assert reading.interfaces["pci-0000-10-1a-0"].problem == efa.NO_RDMA_NAME
 
 
+def test_class_folders_of_a_tree_follow_its_functions(trn1: EfaTree) -> None:
+    def listed() -> dict[str, str]:
+        folder = trn1.root / "sys/class/infiniband_verbs"
+        return {path.name: (path / "ibdev").read_text().strip() for path in folder.glob("uverbs*")}
+
+    assert (len(listed()), listed()["uverbs0"]) == (8, "rdmap16s25")
+    trn1.renumber(3)
+    assert (len(listed()), listed()["uverbs3"]) == (8, "rdmap16s25")
+    trn1.unbind("0000:10:19.0")
+    assert (len(listed()), "uverbs3" in listed()) == (7, False)
+    assert not (trn1.root / "sys/class/infiniband/rdmap16s25").is_symlink()
+    trn1.bind("0000:10:19.0")
+    assert (len(listed()), listed()["uverbs3"]) == (8, "rdmap16s25")
+
+
 def test_exclusive_network_mode_is_read(trn1: EfaTree) -> None:
     assert not reader(trn1.root).read().is_exclusive
     trn1.set_exclusive(True)
