@@ -22,15 +22,28 @@ import grpc
 
 from hack.bench.shared import cpu_s, until
 from neuron_dra.api import objects
+from neuron_dra.core import catalogue, efa, names
+from neuron_dra.core.catalogue import InstanceType
+from neuron_dra.core.dra_driver import EFA
 from neuron_dra.core.wire import Obj
 from neuron_dra.emulation.hanging import children
 from neuron_dra.gen.kubelet.pluginregistration.v1 import registration_pb2, registration_pb2_grpc
 
 HACK = Path(__file__).resolve().parents[1]
+TYPE = "trn2.48xlarge"
 CLAIMS = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
 SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 DEVICE_CLASSES = "/apis/resource.k8s.io/v1/deviceclasses"
 OPTIONS = (("grpc.default_authority", "localhost"), ("grpc.use_local_subchannel_pool", 1))
+
+
+def _hardware() -> InstanceType:
+    spec = catalogue.lookup(TYPE)
+    assert spec is not None
+    return spec
+
+
+HARDWARE = _hardware()
 
 
 def _rollup(pid: int) -> Counter[str]:
@@ -64,6 +77,8 @@ class Driver:
     """The process of one driver, with its own node name and folder. `root` has the simulated hardware and the slice."""
 
     name = ""
+    driver_name = names.DRIVER
+    device_class = names.DRIVER
     environment: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, root: Path, url: str, place: Place | None = None) -> None:
@@ -212,6 +227,34 @@ class WithSets(Ours):
 
     def has_published(self, items: list[Obj]) -> bool:
         return any("sharedCounters" in item["spec"] for item in items)
+
+
+class WithEfa(Ours):
+    """The plugin with EFA interfaces; a claim has Neuron devices."""
+
+    name = "EFA on"
+
+    def command(self) -> list[str]:
+        return [*super().command(), "--efa-interfaces"]
+
+    def has_published(self, items: list[Obj]) -> bool:
+        return len({item["spec"]["driver"] for item in items if item["spec"].get("devices")}) == 2
+
+
+class OfInterfaces(WithEfa):
+    """The same; a claim has EFA interfaces."""
+
+    name = "EFA claims"
+    driver_name = EFA.name
+    device_class = efa.CLASS
+
+    @property
+    def dra_socket(self) -> Path:
+        return self.data / "efa/dra.sock"
+
+    def devices(self, first: int, size: int) -> list[str]:
+        functions = sorted(set(HARDWARE.efa or ()))
+        return [efa.Interface(function).name for function in functions[first : first + size]]
 
 
 class Hurried(Ours):

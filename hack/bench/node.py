@@ -25,13 +25,14 @@ from pathlib import Path
 
 import aiohttp
 
-from hack.bench.drivers import DEVICE_CLASSES, Ours
+from hack.bench.drivers import DEVICE_CLASSES, TYPE, Ours
 from hack.bench.node_parts import PARTS, Bench
 from hack.bench.prepare import Sample, cycles
 from hack.bench.servers import Api, Certificate, api_server, serve_api, serve_floor
 from hack.bench.table import Row, show
 from neuron_dra.api import objects
 from neuron_dra.emulation import simulated_node
+from neuron_dra.emulation.simulated_efa import EfaTree
 
 
 def main() -> int:
@@ -65,7 +66,8 @@ async def in_a_folder(args: argparse.Namespace) -> None:
     root = Path(tempfile.mkdtemp(prefix="neuron-dra-bench-", dir=args.folder))
     print(f"{where(root)}; commit {commit()}", file=sys.stderr)
     try:
-        simulated_node.write(root / "host", "trn2.48xlarge")
+        simulated_node.write(root / "host", TYPE)
+        EfaTree.write(root / "host", TYPE)
         async with api_server() as server, aiohttp.ClientSession(server.url) as api:
             for body in objects.DEVICE_CLASSES:
                 (await api.post(DEVICE_CLASSES, json=body)).raise_for_status()

@@ -18,7 +18,20 @@ from typing import Final
 import aiohttp
 
 from hack.bench import places
-from hack.bench.drivers import DEVICE_CLASSES, SLICES, Driver, Floor, Hurried, Ours, Peer, Place, Unflushed, WithSets
+from hack.bench.drivers import (
+    DEVICE_CLASSES,
+    SLICES,
+    Driver,
+    Floor,
+    Hurried,
+    OfInterfaces,
+    Ours,
+    Peer,
+    Place,
+    Unflushed,
+    WithEfa,
+    WithSets,
+)
 from hack.bench.prepare import (
     Calls,
     Kind,
@@ -48,6 +61,10 @@ Bounds = tuple[float, ...]
 FAST_DISK: Final[Bounds] = (1.25, 0.8)
 SLOW_DISK: Final[Bounds] = (0.9, 0.6)
 AT_ONCE: Final[Bounds] = (1.0,)
+SAME: Final = 1.05
+"""The ratio of two medians of one run that are called equal."""
+
+EFA_RSS_MIB: Final = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +79,10 @@ class Bench:
     @contextlib.asynccontextmanager
     async def running(self, *kinds: type[Driver], place: Place | None = None) -> AsyncIterator[list[Driver]]:
         """Start a driver of each kind in a place. A Go peer that cannot be built is left out."""
-        if any(issubclass(kind, Peer) for kind in kinds):
+        has_peer = any(issubclass(kind, Peer) for kind in kinds)
+        if has_peer:
             await self.keep_slice()
-        has_peer = await asyncio.to_thread(_has_peer)
+            has_peer = await asyncio.to_thread(_has_peer)
         drivers = [kind(self.root, self.server.url, place) for kind in kinds if has_peer or not issubclass(kind, Peer)]
         try:
             for driver in drivers:
@@ -152,6 +170,29 @@ async def prepares(bench: Bench) -> list[Row]:
         rows += await _at_once(bench, drivers)
         memory = bounded("resident memory after 1,000 prepares and more", drivers[0].rss_mib(), "MiB", 70, 50)
     return [*rows, memory]
+
+
+async def with_efa(bench: Bench) -> list[Row]:
+    """Prepares beside and of EFA interfaces, on three plugins in turn, and their memory after that."""
+    async with bench.running(Ours, WithEfa, OfInterfaces) as (off, neuron, interfaces):
+        calls = {}
+        for size in (1, 16):
+            calls[size] = await one_by_one(bench.api, (off, neuron, interfaces), size, bench.args.claims)
+        rss_mib = {driver.name: driver.rss_mib() for driver in (off, neuron, interfaces)}
+
+    def median_ms(size: int, driver: Driver) -> float:
+        return statistics.median(calls[size][driver.name].prepare) * 1000
+
+    rows = []
+    for size in (1, 16):
+        words = f"prepare of {size} Neuron devices with EFA on"
+        rows.append(compared(words, median_ms(size, neuron), "with EFA off", median_ms(size, off), SAME))
+        words = f"prepare of {size} EFA interfaces"
+        rows.append(compared(words, median_ms(size, interfaces), "Neuron devices", median_ms(size, neuron), SAME))
+    for driver in (neuron, interfaces):
+        grown_mib = rss_mib[driver.name] - rss_mib[off.name]
+        rows.append(bounded(f"RSS that EFA adds, {driver.name}", grown_mib, "MiB", EFA_RSS_MIB))
+    return rows
 
 
 async def with_sets(bench: Bench) -> list[Row]:
@@ -315,6 +356,7 @@ PARTS: Final[Mapping[str, Callable[[Bench], Awaitable[list[Row]]]]] = {
     "idle": idle,
     "prepare": prepares,
     "sets": with_sets,
+    "efa": with_efa,
     "configured": configured,
     "tls": tls,
     "cdi-in-memory": cdi_in_memory,

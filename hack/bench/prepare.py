@@ -36,7 +36,9 @@ async def allocate(api: aiohttp.ClientSession, driver: Driver, name: str, kind: 
         "metadata": {"name": name, "namespace": "default"},
         "spec": {
             "devices": {
-                "requests": [{"name": "neurons", "exactly": {"deviceClassName": "neuron.aws.com", "count": kind.size}}]
+                "requests": [
+                    {"name": "neurons", "exactly": {"deviceClassName": driver.device_class, "count": kind.size}}
+                ]
             }
         },
     }
@@ -44,7 +46,7 @@ async def allocate(api: aiohttp.ClientSession, driver: Driver, name: str, kind: 
         response.raise_for_status()
         stored = await response.json()
     results = [
-        {"request": "neurons", "driver": "neuron.aws.com", "pool": driver.node, "device": device}
+        {"request": "neurons", "driver": driver.driver_name, "pool": driver.node, "device": device}
         for device in driver.devices(kind.first, kind.size)
     ]
     allocated: dict[str, object] = {"results": results}
