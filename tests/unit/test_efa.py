@@ -230,6 +230,34 @@ def test_hostile_tree_yields_no_interface(trn1: EfaTree) -> None:
     assert reading.interfaces["pci-0000-10-1a-0"].problem == efa.NO_RDMA_NAME
 
 
+def reload_the_module(tree: EfaTree) -> None:
+    tree.renumber(3)
+
+
+def rename_the_rdma_device(tree: EfaTree) -> None:
+    folder = tree.folder("0000:10:19.0")
+    (folder / "infiniband/rdmap16s25").rename(folder / "infiniband/efa_0")
+    (folder / "infiniband_verbs/uverbs0/ibdev").write_text("efa_0\n")
+
+
+def bind_again_with_other_numbers(tree: EfaTree) -> None:
+    tree.unbind("0000:10:19.0")
+    tree.unbind("0000:10:1a.0")
+    tree.bind("0000:10:1a.0", 0)
+    tree.bind("0000:10:19.0", 1)
+
+
+@pytest.mark.parametrize("change", [reload_the_module, rename_the_rdma_device, bind_again_with_other_numbers])
+def test_names_of_the_last_reading_are_checked(trn1: EfaTree, change: Callable[[EfaTree], None]) -> None:
+    used = reader(trn1.root)
+    used.read()
+    change(trn1)
+    fresh = reader(trn1.root).read()
+    assert used.read_files() == fresh
+    name = Interface("0000:10:19.0").name
+    assert used.read_files({name}).interfaces == {name: fresh.interfaces[name]}
+
+
 def test_class_folders_of_a_tree_follow_its_functions(trn1: EfaTree) -> None:
     def listed() -> dict[str, str]:
         folder = trn1.root / "sys/class/infiniband_verbs"

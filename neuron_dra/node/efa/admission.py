@@ -62,7 +62,7 @@ class EfaAdmission:
     def decide(self, claim: Claim, other_claims: list[PreparedClaim]) -> PreparedClaim:
         """Return the claim's interfaces, given the other prepared claims. Called in a thread. Raises ClaimError."""
         try:
-            reading = self._hardware.read_now()
+            reading = self._hardware.read_now({device.device for device in claim.devices})
         except OSError as err:
             raise ClaimError(f"claim {claim.ref}: the EFA interfaces of the node cannot be read: {err}") from err
         if why := self._managers.why_now(reading):

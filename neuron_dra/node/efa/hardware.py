@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
 from neuron_dra.core import cdi, efa
@@ -50,16 +50,17 @@ class EfaHardware:
         self.read_at = 0.0  # in seconds since the epoch
         self.device_files = cdi.DeviceFiles(self._host_dev)
 
-    def read_now(self) -> EfaReading:
-        """Read the device files of the interfaces. Blocks. Raises OSError."""
-        return self._taken(self._reader.read_files())
+    def read_now(self, device_names: Collection[str]) -> EfaReading:
+        """Read the device files of these interfaces. Blocks. Raises OSError."""
+        return self._taken(self._reader.read_files(device_names))
 
     def _read(self) -> EfaReading:
         """Read all about the interfaces. Blocks. Raises OSError."""
         return self._taken(self._reader.read())
 
     def _taken(self, reading: EfaReading) -> EfaReading:
-        self.device_files = cdi.DeviceFiles(self._host_dev, mounted=self._has_plain_files(reading))
+        if reading.interfaces:
+            self.device_files = cdi.DeviceFiles(self._host_dev, mounted=self._has_plain_files(reading))
         return reading
 
     def _has_plain_files(self, reading: EfaReading) -> bool:
@@ -70,7 +71,8 @@ class EfaHardware:
 
     def renewed(self, claim: PreparedClaim) -> PreparedClaim:
         """Return a prepared claim with the device files that it should have now. Blocks. Raises OSError."""
-        return efa.renewed(claim, self.read_now(), self.device_files)
+        reading = self.read_now({device.device for device in claim.devices})
+        return efa.renewed(claim, reading, self.device_files)
 
     def recall(self, devices: Iterable[Wire]) -> None:
         """Take the interfaces of a slice of this boot into account: one that is gone now is unhealthy."""
