@@ -376,6 +376,9 @@ class FleetIndex:
         members = [self.published_by_name[node_name] for node_name in sorted(self._members.get(ultraserver_name, ()))]
         stored = self.ultraserver_by_name.get(ultraserver_name)
         group = group_of(ultraserver_name, members, stored, self.node_by_name, self._membership)
+        known_group = self.group_by_name.get(ultraserver_name)
+        if group == known_group:
+            group = known_group  # what others keep of it stays the same object, so that none is in memory twice
         put(self.group_by_name, ultraserver_name, group)
         reserved = {*nodes_in(stored)} if stored else set()
         topology = {str(entry.get("nodeName")) for entry in (stored.spec.get("topology") or () if stored else ())}
