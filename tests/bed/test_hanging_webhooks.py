@@ -72,6 +72,7 @@ def hanging(tenant: Namespace, webhook: SilentWebhook, *, events: bool) -> Itera
         if events:
             stack.enter_context(webhook.asked("events", EVENTS, tenant, everywhere=True))
         yield
+        assert slots(tenant.bed).keys() == {"begins", "ends"}  # the template of `ends` is still there
 
 
 def apply_waiting(tenant: Namespace, name: str) -> None:
