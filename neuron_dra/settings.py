@@ -112,7 +112,7 @@ class PluginSettings:
     connected_sets_oldest_release: str = _setting(
         releases.text(releases.OLDEST_FOR_SETS),
         "the first release of the API server with which connected sets are published; an earlier one if your vendor "
-        "has ported back the fixes that docs/compatibility.md lists, or any for no check",
+        "has ported back the fixes that docs/known-faults.md lists, or any for no check",
     )
     connected_sizes: str = _setting(
         "",

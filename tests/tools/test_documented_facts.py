@@ -54,9 +54,9 @@ def test_a_page_names_the_numbers_of_connected_devices() -> None:
     assert {name: served(name) for name in others} == {name: list(range(1, n + 1)) for name, n in others.items()}
 
 
-def test_compatibility_page_has_the_table_of_known_bad_releases() -> None:
+def test_page_has_the_table_of_known_bad_releases() -> None:
     header = ["component", "releases", "what breaks", "kubernetes/kubernetes", "the driver"]
-    assert docs.table(header, releases.table()) in (ROOT / "docs/compatibility.md").read_text()
+    assert docs.table(header, releases.table()) in (ROOT / "docs/known-faults.md").read_text()
 
 
 def cells(page: str, row: str) -> list[str]:

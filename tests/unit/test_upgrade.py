@@ -201,7 +201,7 @@ def test_early_releases_with_faults_are_to_be_left_out() -> None:
     answer = answered(cluster(), "v1.35.10", "1.36")
     assert any(text.endswith("take 1.36.4 or later") for text in texts(answer, "faults"))
     [line] = [line for line in wrong(answered(cluster(), "v1.35.10", "1.36.2")) if line.area == "faults"]
-    assert (line.code, line.todo) == ("KubernetesKnownBad", "take 1.36.4 (docs/compatibility.md)")
+    assert (line.code, line.todo) == ("KubernetesKnownBad", "take 1.36.4 (docs/known-faults.md)")
 
 
 def test_a_fault_that_the_upgrade_ends_is_named() -> None:

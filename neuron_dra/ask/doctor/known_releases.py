@@ -22,4 +22,4 @@ def lines(world: World) -> Iterator[Line]:
         else:
             unmet_by_component[fault.where].append(f"#{fault.fault.issue}")
     for where, numbers in unmet_by_component.items():
-        yield ok(AREA, f"{where}: nothing meets its known faults {', '.join(numbers)} (docs/compatibility.md)")
+        yield ok(AREA, f"{where}: nothing meets its known faults {', '.join(numbers)} (docs/known-faults.md)")

@@ -250,7 +250,7 @@ def _faults(world: World, before: Minor | None, target: UpgradeTarget) -> Iterat
     yield from _early_releases(world, before, target)
     unmet = [f"#{met.fault.issue}" for met in then if not met.objects]
     if unmet:
-        text = f"nothing meets the other known faults of {target.text}: {', '.join(unmet)} (docs/compatibility.md)"
+        text = f"nothing meets the other known faults of {target.text}: {', '.join(unmet)} (docs/known-faults.md)"
         yield ok(FAULTS, text)
 
 
@@ -279,7 +279,7 @@ def _early_releases(world: World, before: Minor | None, target: UpgradeTarget) -
         if chosen is not None and chosen < least:
             has = [f"#{number}" for number, end in sorted(fixed.items()) if chosen < end]
             text = f"{releases.text(chosen)} has faults that {releases.text(least)} has not: {', '.join(has)}"
-            yield wrong(FAULTS, "KubernetesKnownBad", text, f"take {releases.text(least)} (docs/compatibility.md)")
+            yield wrong(FAULTS, "KubernetesKnownBad", text, f"take {releases.text(least)} (docs/known-faults.md)")
         elif chosen is None:
             yield ok(FAULTS, f"{text}; take {releases.text(least)} or later", "TakeLaterRelease")
 
