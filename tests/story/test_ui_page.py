@@ -154,6 +154,29 @@ async def test_the_first_screen_shows_what_matters_first(browser: Browser) -> No
         assert len(tops) == 5
 
 
+@browser_test
+async def test_a_letter_leaves_only_its_nodes_on_the_map(browser: Browser) -> None:
+    """Of 5,000 nodes, nobody finds those that are not Ready by looking."""
+    made = session.of_file(small.cluster(shown_fleet.mixed(4, 36)), "cluster.json")
+    async with made.served() as server:
+        page = (await opened(browser, server.host, opening.address(server.host, made.token))).page
+        nodes = page.locator("#node-at-cursor")
+        grid = page.get_by_role("listbox")
+        button = page.get_by_role("button", name="not Ready: 3")
+        await grid.focus()
+        assert await nodes.get_attribute("aria-setsize") == "52"
+        await button.click()
+        assert await button.get_attribute("aria-pressed") == "true"
+        assert await nodes.get_attribute("aria-setsize") == "3"
+        await grid.focus()
+        await page.keyboard.press("End")
+        assert (await nodes.text_content() or "").startswith("trn2-35: not Ready")
+        await page.get_by_role("button", name="reserved for a workload: 4").click()
+        assert await nodes.get_attribute("aria-setsize") == "4"
+        await page.get_by_role("button", name="reserved for a workload: 4").click()
+        assert await nodes.get_attribute("aria-setsize") == "52"
+
+
 RING = """() => [...document.querySelectorAll(".ring > *")].map((each) => {
     const { left, top } = each.getBoundingClientRect();
     return { text: each.innerText.split("\\n")[0], left: Math.round(left), top: Math.round(top) };
@@ -266,14 +289,19 @@ async def test_words_with_hyphens_and_cells_stay_whole_on_a_phone(browser: Brows
 
 
 @browser_test
-async def test_the_map_is_as_high_as_a_small_fleet(browser: Browser) -> None:
-    made = session.of_file(small.cluster(shown_fleet.mixed(0, 1)), "cluster.json")
+@pytest.mark.parametrize(("servers", "nodes", "lowest", "highest"), [(0, 1, 100, 200), (2, 3, 400, 800)])
+async def test_the_map_is_as_high_as_a_small_fleet(
+    browser: Browser, servers: int, nodes: int, lowest: int, highest: int
+) -> None:
+    """Nothing of it is below its edge, and nothing empty is below it."""
+    made = session.of_file(small.cluster(shown_fleet.mixed(servers, nodes)), "cluster.json")
     async with made.served() as server:
-        page = await opened(browser, server.host, opening.address(server.host, made.token))
-        await page.text("free: 1")
+        page = await opened(browser, server.host, opening.address(server.host, made.token), viewport=TABLET)
+        await page.text("trn2.48xlarge")
         height = "document.querySelector('.map').getBoundingClientRect().height"
-        await page.page.wait_for_function(f"{height} < 200")
-        assert await page.page.evaluate(height) > 100
+        await page.page.wait_for_function(f"{lowest} < {height} && {height} < {highest}")
+        scrolled = "(map => map.scrollHeight - map.clientHeight)(document.querySelector('.map'))"
+        assert await page.page.evaluate(scrolled) <= 0
 
 
 @browser_test

@@ -41,11 +41,11 @@ export function name(text) {
   const whole = String(text);
   const left = whole.length - LONGEST;
   const style = whole.length > SHORT ? {} : { class: "short" };
-  return make("bdi", style, words(left > 0 ? `${whole.slice(0, LONGEST)} … ${count(left, "more character")}` : whole));
+  return make("bdi", style, wholeWords(left > 0 ? `${whole.slice(0, LONGEST)} … ${count(left, "more character")}` : whole));
 }
 
 /** Return a text whose short words do not break after a hyphen. */
-function words(text) {
+function wholeWords(text) {
   const isWhole = (word) => word.includes("-") && word.length <= WHOLE;
   return text.split(/(\s+)/).map((word) => (isWhole(word) ? make("span", { class: "whole" }, word) : word));
 }
@@ -95,6 +95,11 @@ export function compare(first, second) {
 /** Return names in this order. */
 export function sorted(names) {
   return [...names].sort(compare);
+}
+
+/** Return a text that stays in one line. */
+export function joined(text) {
+  return text.replaceAll(" ", "\u00a0");
 }
 
 /** Return a number, or "?" if it is unknown. */

@@ -1,6 +1,6 @@
 // The first view: a headline, what waits, what is wrong, the types, and the map.
 
-import { compare, count, make, name, show, shown } from "./dom.js";
+import { compare, count, joined, make, name, show, shown } from "./dom.js";
 import { SIZES, short } from "./layout.js";
 import { table } from "./list.js";
 import { FleetMap } from "./map.js";
@@ -25,7 +25,7 @@ export class FleetView {
     this.faults = make("ul", { class: "faults" });
     this.types = make("div", {});
     this.map = new FleetMap(store);
-    this.legend = make("ul", { class: "legend", "aria-label": "Letters of the map" });
+    this.legend = make("ul", { class: "legend", "aria-label": "Letters of the map: press one to see only its nodes" });
     this.sizes = make("fieldset", {}, make("legend", { class: "hidden" }, "Size of a node"), Object.keys(SIZES).map((size) => this.button(size)));
     this.bar = make("div", { class: "bar" }, this.legend, this.sizes);
     this.empty = make("p", { class: "empty" });
@@ -75,9 +75,25 @@ export class FleetView {
     const faults = faultLines(this.store);
     show(this.faults, faults.length ? faults : make("li", { class: "quiet" }, "nothing is wrong with what was read"));
     show(this.types, table(HEADS, [...this.store.all("types").values()].map(typeRow)));
-    show(this.legend, letters(nodes));
+    this.showLetters(nodes);
     if (!this.chosen && nodes.size) this.choose(nodes.size > LARGE ? "small" : nodes.size > 40 ? "medium" : "large");
     this.map.update();
+  }
+
+  /** Show how many nodes each letter has, as buttons that leave out the others. */
+  showLetters(nodes) {
+    const numbers = new Map();
+    for (const row of nodes.values()) numbers.set(row.letter, (numbers.get(row.letter) ?? 0) + 1);
+    if (!numbers.has(this.map.only)) this.map.only = "";
+    show(this.legend, Object.entries(STATES).filter(([letter]) => numbers.has(letter)).map(([letter, [style, text]]) => {
+      const isOnly = letter === this.map.only;
+      const choose = () => {
+        this.map.show(isOnly ? "" : letter);
+        this.showLetters(this.store.all("nodes"));
+      };
+      const words = [make("span", { class: `key ${style}` }, letter), `${text}: ${shown(numbers.get(letter))}`];
+      return make("li", {}, make("button", { type: "button", "data-key": `only-${letter}`, "aria-pressed": String(isOnly), click: choose }, words));
+    }));
   }
 
   showWaiting() {
@@ -95,22 +111,14 @@ function timeOf(time) {
   return isToday ? time.toLocaleTimeString("en-GB") : time.toLocaleString("en-GB", { dateStyle: "medium", timeStyle: "short" });
 }
 
-function letters(nodes) {
-  const numbers = new Map();
-  for (const row of nodes.values()) numbers.set(row.letter, (numbers.get(row.letter) ?? 0) + 1);
-  return Object.entries(STATES)
-    .filter(([letter]) => numbers.has(letter))
-    .map(([letter, [style, text]]) => make("li", {}, make("span", { class: `key ${style}` }, letter), `${text}: ${shown(numbers.get(letter))}`));
-}
-
 /** Return the figures of the headline: free devices, free nodes of UltraServers, what waits, and faults. */
 function figures(store) {
   const types = [...store.all("types").values()];
   const freeFigures = [["device", "devices free"], ["node", "UltraServer nodes free"]].map(([unit, label]) => {
     const rows = types.filter((row) => row.unit === unit);
     const number = (key) => rows.reduce((sum, row) => (sum === null || row[key] === null ? null : sum + row[key]), 0);
-    const others = ["held", "unhealthy"].filter((key) => number(key) !== 0).map((key) => `${shown(number(key))} ${key}`);
-    if (number("reserved")) others.push(`${count(number("reserved"), "node")} reserved`);
+    const others = ["held", "unhealthy"].filter((key) => number(key) !== 0).map((key) => joined(`${shown(number(key))} ${key}`));
+    if (number("reserved")) others.push(joined(`${count(number("reserved"), "node")} reserved`));
     return rows.length ? figure(`${shown(number("free"))} of ${shown(number("devices"))}`, label, [serversText(rows), others.join(", ")]) : null;
   });
   const { pods, workloads, stuck } = waitingNumbers(store);
@@ -130,7 +138,7 @@ function serversText(rows) {
   const free = rows.filter((row) => row.freeServers.length).map((row) => row.freeServers);
   if (!free.length) return "";
   const [whole, pairs, single] = [0, 1, 2].map((at) => free.reduce((sum, freeOfType) => sum + freeOfType[at], 0));
-  const parts = [[whole, "UltraServer"], [pairs, "pair"], [single, "other node"]].filter(([number]) => number).map(([number, noun]) => count(number, noun));
+  const parts = [[whole, "UltraServer"], [pairs, "pair"], [single, "other node"]].filter(([number]) => number).map(([number, noun]) => joined(count(number, noun)));
   return parts.length ? parts.join(", ") : "no UltraServer, pair or node";
 }
 
@@ -138,9 +146,9 @@ const HEADS = ["Type", "Nodes", "Free", "Free groups", "Held", "Unhealthy", "Res
 
 function typeRow(row) {
   const problems = [[row.notReady, "not Ready"], [row.cordoned, "cordoned"], [row.silent, "silent"]];
-  const groups = [4, 8, 16].filter((size) => row[`freeGroupsOf${size}`] !== null).map((size) => `${shown(row[`freeGroupsOf${size}`])} of ${size}`);
+  const groups = [4, 8, 16].filter((size) => row[`freeGroupsOf${size}`] !== null).map((size) => joined(`${shown(row[`freeGroupsOf${size}`])} of ${size}`));
   const free = row.free === null ? "?" : `${shown(row.free)} of ${count(row.devices, row.unit)}`;
-  const text = problems.filter(([number]) => number).map(([number, what]) => `${shown(number)} ${what}`).join(", ");
+  const text = problems.filter(([number]) => number).map(([number, what]) => joined(`${shown(number)} ${what}`)).join(", ");
   return [name(row.type || "unknown type"), shown(row.nodes), free, row.free === null ? "?" : serversText([row]) || groups.join(", ") || "-", shown(row.held), shown(row.unhealthy), shown(row.reserved), text || "none"];
 }
 
@@ -163,7 +171,7 @@ function faultLine(faults) {
   const [{ kind, what, detail }] = faults;
   const inOrder = faults.toSorted((first, second) => compare(first.name, second.name));
   const names = inOrder.slice(0, NAMED).map((fault, at) => [at ? ", " : "", linkOf(fault, kind === "node" ? short(fault.name) : fault.name)]);
-  const more = faults.length > NAMED ? [" ", make("a", { href: link("faults") }, `and ${shown(faults.length - NAMED)} more`)] : "";
+  const more = faults.length > NAMED ? [" ", make("a", { href: link("faults") }, joined(`and ${shown(faults.length - NAMED)} more`))] : "";
   const details = faults.length === 1 && detail ? [" (", name(detail), ")"] : "";
   return make("li", {}, make("span", { class: "key faulty" }, "!"), make("strong", {}, name(what)), `: ${kind}${faults.length === 1 ? "" : "s"} `, names, more, details);
 }

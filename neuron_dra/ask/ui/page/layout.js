@@ -18,12 +18,12 @@ export function short(node) {
   return node.split(".", 1)[0];
 }
 
-/** Return headings, blocks and tiles, from top to bottom, and the height of all. */
-export function arranged(store, size, width) {
+/** Return headings, blocks and tiles, from top to bottom, and the height of all; `only` is a letter, or empty for all. */
+export function arranged(store, size, width, only = "") {
   const arrangement = { headings: [], blocks: [], tiles: new Map(), order: [], height: MARGIN };
   const longest = [...store.all("nodes").keys()].reduce((most, node) => Math.max(most, short(node).length), 0);
   const named = size.name ? Math.min(size.widest, longest * LETTER + 6) : 0;
-  for (const [type, blocks] of byType(store)) {
+  for (const [type, blocks] of byType(store, only)) {
     arrangement.headings.push({ y: arrangement.height, type });
     arrangement.height += HEADING;
     flow(arrangement, blocks, size, width, store, named);
@@ -32,8 +32,9 @@ export function arranged(store, size, width) {
   return arrangement;
 }
 
-function byType(store) {
+function byType(store, only) {
   const types = new Map();
+  const isShown = (node) => !only || store.get("nodes", node)?.letter === only;
   const add = (type, block) => {
     if (!types.has(type)) types.set(type, []);
     types.get(type).push(block);
@@ -41,9 +42,10 @@ function byType(store) {
   const servers = store.all("servers");
   for (const server of sorted(servers.keys())) {
     const row = servers.get(server);
+    if (!row.nodes.some((node) => isShown(node.name))) continue;
     add(row.type, { server, nodes: row.nodes, links: row.links });
   }
-  const alone = [...store.all("nodes").entries()].filter(([, row]) => !row.server).map(([node]) => node);
+  const alone = [...store.all("nodes").entries()].filter(([node, row]) => !row.server && isShown(node)).map(([node]) => node);
   for (const node of sorted(alone)) {
     add(store.get("nodes", node).type, { server: "", nodes: [{ name: node, x: 0, y: 0, missing: false }], links: [] });
   }

@@ -7,12 +7,14 @@ import { link } from "./routes.js";
 import { MARKS, STATES, palette } from "./states.js";
 
 const BORDER = 2; // pixels above and below, together
+const HIGHEST = 800; // pixels: a higher map scrolls within its frame
 const KEYS = ["ArrowLeft", "ArrowRight", "ArrowUp", "ArrowDown", "Home", "End"];
 
 export class FleetMap {
   constructor(store) {
     this.store = store;
     this.size = "medium";
+    this.only = ""; // the letter of the nodes that are shown, with the others of their UltraServers; empty for all
     this.cursor = "";
     this.layout = -1;
     this.canvas = make("canvas", { "aria-hidden": "true" });
@@ -36,11 +38,12 @@ export class FleetMap {
   update() {
     this.colors = palette();
     const width = this.element.clientWidth;
-    const key = `${this.store.layout}/${this.size}/${width}`;
+    const version = this.only ? this.store.version : ""; // a node's letter changes more often than its place
+    const key = [this.store.layout, this.size, width, this.only, version].join("/");
     if (width > 0 && key !== this.layout) {
       this.layout = key;
-      this.arrangement = arranged(this.store, SIZES[this.size], width);
-      this.element.style.maxHeight = `${this.arrangement.height + BORDER}px`; // a small fleet has no empty map below it
+      this.arrangement = arranged(this.store, SIZES[this.size], width, this.only);
+      this.fit(this.arrangement.height + BORDER);
       const height = Math.max(0, this.arrangement.height - this.element.clientHeight);
       this.spacer.style.height = `${height}px`;
       if (!this.arrangement.tiles.has(this.cursor)) this.cursor = this.arrangement.order[0] ?? "";
@@ -49,11 +52,24 @@ export class FleetMap {
     this.soon();
   }
 
+  /** Show a small map as a whole: nothing of it is below an edge, and nothing empty is below it. */
+  fit(height) {
+    this.element.style.maxHeight = `${height}px`;
+    this.element.style.flexBasis = height < HIGHEST ? `${height}px` : "";
+  }
+
   /** Choose the size of a node. */
   resize(size) {
     this.size = size;
     this.update();
     this.reveal();
+  }
+
+  /** Show the nodes with this letter, or all nodes. */
+  show(only) {
+    this.only = only;
+    this.element.scrollTop = 0;
+    this.update();
   }
 
   soon() {

@@ -1,6 +1,6 @@
 // Answers of `why`, as the command prints them.
 
-import { make, name } from "./dom.js";
+import { joined, make, name } from "./dom.js";
 
 /** Return the answer about an object, or that it is being looked for. */
 export function report(answer) {
@@ -34,8 +34,8 @@ export function change(suggestion) {
 export function age(text) {
   const seconds = Math.max(0, (Date.now() - Date.parse(text)) / 1000);
   if (!Number.isFinite(seconds)) return "";
-  if (seconds < 90) return "a minute";
-  if (seconds < 5400) return `${Math.round(seconds / 60)} minutes`;
-  if (seconds < 129_600) return `${Math.round(seconds / 3600)} hours`;
-  return `${Math.round(seconds / 86_400)} days`;
+  if (seconds < 90) return joined("a minute");
+  if (seconds < 5400) return joined(`${Math.round(seconds / 60)} minutes`);
+  if (seconds < 129_600) return joined(`${Math.round(seconds / 3600)} hours`);
+  return joined(`${Math.round(seconds / 86_400)} days`);
 }
