@@ -250,38 +250,27 @@ def allocate(place: Namespace, pod_name: str, node: BedNode, device: str) -> Non
     place.kubectl("patch", "resourceclaim", EARLY, "--subresource=status", "--type=merge", "--patch", patch)
 
 
-# A second driver.
-
-
-def _is_registered(log: Path) -> bool:
-    return "registered with the kubelet" in log.read_text()
+# EFA interfaces.
 
 
 @contextlib.contextmanager
-def net_drivers(
-    bed: TestBed, nodes: Iterable[str], instance_type: str, log_dir: Path, refuse_while: str = ""
-) -> Iterator[None]:
-    """Publish the EFA interfaces of these nodes with a second driver, until the end of the block.
-
-    It fails every claim while the file `refuse_while` exists on the node.
-    """
-    nodes = list(nodes)
-    bed.kubectl("apply", "-f", str(MANIFESTS / "efa-deviceclass.yaml"))
-    logs = {node: log_dir / f"{node}-net-driver.log" for node in nodes}
-    with contextlib.ExitStack() as stack:
-        for node, log in logs.items():
-            stack.enter_context(_net_driver(node, instance_type, log, refuse_while))
-        published = [f"{node}-dra.net" for node in nodes]
-        stack.callback(bed.kubectl, "delete", "resourceslice", "--ignore-not-found", *published)
-        for node, log in logs.items():
+def with_efa(bed: TestBed, nodes: Iterable[str]) -> Iterator[None]:
+    """Let the driver of the bed serve the EFA interfaces of these nodes, until the end of the block."""
+    bed.command("up", "--driver", "daemonset", "--set", "efa.enabled=true", timeout_s=1200)
+    try:
+        for node in nodes:
             eventually(f"slices of dra.net on {node}", partial(slices, bed, node, "dra.net"), 60)
-            eventually(f"dra.net registers on {node}", partial(_is_registered, log), 60)
         yield
+    finally:
+        bed.command("up", "--driver", "daemonset", "--set", "efa.enabled=false", timeout_s=1200)
 
 
-def _net_driver(node: str, instance_type: str, log: Path, refuse_while: str) -> contextlib.AbstractContextManager[None]:
-    program = f"-m tests.support.net_driver --node-name {node} --instance-type {instance_type}"
-    return python_on(node, f"{program} --refuse-while '{refuse_while}' --kubeconfig \"$KUBECONFIG\"", log)
+@contextlib.contextmanager
+def without_efa_commits(node: str, log: Path) -> Iterator[None]:
+    """Hold the lock of the EFA driver's store on a node: it can neither prepare nor unprepare claims."""
+    with python_on(node, f"-m tests.support.locking {DATA}/efa/serialize.lock", log):
+        eventually(f"the EFA driver of {node} is locked", lambda: "locked" in log.read_text(), 60)
+        yield
 
 
 @contextlib.contextmanager

@@ -99,11 +99,16 @@ def images(bed: TestBed) -> set[str]:
 
 def upgrade(shell: Shell) -> None:
     """Upgrade to the second version, and wait until no pod of the first is left."""
-    command = f"helm upgrade neuron-dra oci://REGISTRY/neuron-dra --version {VERSIONS[1]} --namespace {NAMESPACE}"
-    shell.run(f"{command} --reset-then-reuse-values")
+    set_values(shell, VERSIONS[1])
+    eventually("only pods of the new version", lambda: images(shell.bed) == {f"{IMAGE}:{VERSIONS[1]}"}, 120)
+
+
+def set_values(shell: Shell, version: str, *values: str) -> None:
+    """Upgrade the release to a version with these values, and wait until its pods are those of the upgrade."""
+    command = f"helm upgrade neuron-dra oci://REGISTRY/neuron-dra --version {version} --namespace {NAMESPACE}"
+    shell.run(" ".join([command, "--reset-then-reuse-values", *(f"--set {value}" for value in values)]))
     for name in (f"daemonset/{DAEMONSET}", f"deployment/{CONTROLLER}"):
         shell.run(f"kubectl rollout status {name} --namespace {NAMESPACE} --timeout=300s")
-    eventually("only pods of the new version", lambda: images(shell.bed) == {f"{IMAGE}:{VERSIONS[1]}"}, 120)
 
 
 def uninstall(shell: Shell) -> None:

@@ -1,4 +1,4 @@
-"""Outages of the plugin and the kubelet, and failures of a second driver: running pods are unaffected."""
+"""Outages of the plugin and the kubelet, and failures of one of its two drivers: running pods are unaffected."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from tests.bed.deployed import (
     NAMESPACE,
     devices,
     healths,
-    net_drivers,
     relabel,
     reports_health,
     settled,
     slices,
     sockets,
+    with_efa,
+    without_efa_commits,
 )
 
 TRN2 = "trn2.48xlarge"
-REFUSE = "/run/refuse-dra-net"  # dra.net fails while this file exists
 
 
 @pytest.mark.long
@@ -69,18 +69,16 @@ def test_slices_follow_the_plugin_while_pods_run(
 
 
 @pytest.fixture
-def both(trn2: BedNode, tmp_path: Path) -> Iterator[BedNode]:
-    """A trn2.48xlarge with a second driver, dra.net, for its EFA interfaces."""
-    with net_drivers(trn2.bed, [trn2.name], TRN2, tmp_path, REFUSE):
+def both(trn2: BedNode) -> Iterator[BedNode]:
+    """A trn2.48xlarge whose plugin serves its EFA interfaces too."""
+    with with_efa(trn2.bed, [trn2.name]):
         yield trn2
-        trn2.run("rm", "-f", REFUSE)
 
 
 @pytest.fixture
-def place(both: BedNode, namespace: Namespace) -> Iterator[Namespace]:
-    """A namespace whose pods end before the second driver does."""
-    yield namespace
-    both.run("rm", "-f", REFUSE)
+def place(both: BedNode, namespace: Namespace) -> Namespace:
+    """A namespace whose pods end before the plugin stops serving interfaces."""
+    return namespace
 
 
 def paired(name: str) -> dict[str, Any]:
@@ -100,29 +98,28 @@ def nudge(place: Namespace, name: str, count: int) -> None:
 @pytest.mark.contract("P25")
 @pytest.mark.contract("C7")
 @pytest.mark.contract("N14")
-def test_claims_survive_failing_driver_and_kubelet_restart(both: BedNode, place: Namespace) -> None:
+def test_claims_survive_failing_driver_and_kubelet_restart(both: BedNode, place: Namespace, tmp_path: Path) -> None:
     place.apply(template("one"))
     place.apply(paired("paired"))
     place.apply(pod("beside", "one", node=both.name))
     place.wait_ready("beside")
-    both.run("touch", REFUSE)
-    place.apply(pod("pair", "paired", node=both.name))
     nudges = iter(range(1000))
 
     def known() -> bool:
         nudge(place, "pair", next(nudges))
         return len(prepared(both)) == 2
 
-    eventually("our half of the pair is prepared", known, 60, 1.0)  # the kubelet calls the drivers in any order
-    assert place.get("pod", "pair")["status"]["phase"] == "Pending"
-    claims = prepared(both)
-
-    both.break_("kubelet")
-    both.run("rm", REFUSE)
+    with without_efa_commits(both.name, tmp_path / "first-lock.log"):
+        place.apply(pod("pair", "paired", node=both.name))
+        # The kubelet calls the drivers in any order.
+        eventually("the Neuron part of the pair is prepared", known, 60, 1.0)
+        assert place.get("pod", "pair")["status"]["phase"] == "Pending"
+        claims = prepared(both)
+        both.break_("kubelet")
     place.wait_ready("pair", 90)
     assert prepared(both) == cdi_claims(both) == claims
     assert neurons(place, "pair") == [1]
-    assert place.exec("pair", "sh", "-c", "echo $DRA_NET_DEVICES") != "\n"
+    assert "uverbs" in place.exec("pair", "sh", "-c", "ls /dev/infiniband")
 
     with contextlib.suppress(BedError):  # the command may end with its container
         place.exec("beside", "sh", "-c", "kill 1")
@@ -131,16 +128,14 @@ def test_claims_survive_failing_driver_and_kubelet_restart(both: BedNode, place:
     )
     assert neurons(place, "beside") == [0]
 
-    both.run("touch", REFUSE)
-    place.kubectl("delete", "pod", "pair", "--wait=false")
-
     def unknown() -> bool:
         nudge(place, "pair", next(nudges))
         return len(prepared(both)) == 1
 
-    eventually("our half is unprepared", unknown, 60, 1.0)
-    assert place.get("pod", "pair")["metadata"]["deletionTimestamp"]
-    both.run("rm", REFUSE)
+    with without_efa_commits(both.name, tmp_path / "second-lock.log"):
+        place.kubectl("delete", "pod", "pair", "--wait=false")
+        eventually("the Neuron part is unprepared", unknown, 60, 1.0)
+        assert place.get("pod", "pair")["metadata"]["deletionTimestamp"]
 
     def gone() -> bool:
         with contextlib.suppress(BedError):

@@ -6,8 +6,7 @@ import json
 import re
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -23,7 +22,6 @@ from tests.bed.deployed import (
     devices,
     environment,
     events,
-    net_drivers,
     plugin_pod,
     refusal,
     rows,
@@ -283,45 +281,6 @@ def test_replacements_of_force_deleted_pods_start(trn2: BedNode, namespace: Name
         held += neurons(namespace, f"after{i}")
         assert events(namespace, f"after{i}", "FailedPrepareDynamicResources") == []
     assert sorted(held) == list(range(16))
-
-
-# With a second driver.
-
-
-@pytest.fixture
-def efa(trn2: BedNode, tmp_path: Path) -> Iterator[BedNode]:
-    """A trn2.48xlarge with a second driver that publishes its EFA interfaces."""
-    with net_drivers(trn2.bed, [trn2.name], TRN2, tmp_path):
-        yield trn2
-
-
-@pytest.fixture
-def place(efa: BedNode, namespace: Namespace) -> Namespace:
-    """A namespace whose pods end before the second driver does: the kubelet needs it to unprepare."""
-    return namespace
-
-
-def test_devices_are_paired_with_nearest_interfaces(efa: BedNode, place: Namespace) -> None:
-    worker = pod("worker", "aligned-efa-neuron")
-    apply(place, claim_template_of("aligned-efa-neuron"), worker)
-    place.wait_ready("worker")
-    held = neurons(place, "worker")
-    assert len(held) == 4
-    assert len(rows(held)) == 1
-    buses = ["c9", "b4", "b3", "ca", "6c", "57", "56", "6d", "98", "83", "82", "99", "f5", "e0", "df", "f6"]
-    interfaces = environment(place, "worker")["DRA_NET_DEVICES"].split(",")
-    assert sorted(interfaces) == sorted(f"pci-0000-{buses[number]}-00-0" for number in held)
-
-
-def test_pod_waits_if_groups_do_not_match(efa: BedNode, place: Namespace) -> None:
-    claim = claim_template_of("aligned-efa-neuron")
-    of_neuron, of_efa = claim["spec"]["spec"]["devices"]["requests"]
-    first_row = "device.attributes['neuron.aws.com'].topology_x == 0"
-    other_rows = "device.attributes['resource.aws.com'].devicegroup4_id != '13713e551cd37c19'"
-    of_neuron["exactly"]["selectors"] = [{"cel": {"expression": first_row}}]
-    of_efa["exactly"]["selectors"] = [{"cel": {"expression": other_rows}}]
-    apply(place, claim, pod("misaligned", claim["metadata"]["name"], node=efa.name))
-    stays_pending(place, "misaligned")
 
 
 # UltraServers.

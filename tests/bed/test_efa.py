@@ -263,6 +263,18 @@ def test_documented_template_gets_the_nearest_interfaces(node_a: BedNode, namesp
     eventually("nothing is left", lambda: prepared(node_a) | efa_claims(node_a) | efa_specs(node_a) == set(), SEEN_S)
 
 
+def test_pod_waits_if_groups_do_not_match(node_a: BedNode, namespace: Namespace) -> None:
+    misaligned = example("aligned-efa-neuron", "ResourceClaimTemplate")
+    of_neuron, of_efa = misaligned["spec"]["spec"]["devices"]["requests"]
+    first_row = "device.attributes['neuron.aws.com'].topology_x == 0"
+    other_rows = "device.attributes['resource.aws.com'].devicegroup4_id != '13713e551cd37c19'"
+    of_neuron["exactly"]["selectors"] = [{"cel": {"expression": first_row}}]
+    of_efa["exactly"]["selectors"] = [{"cel": {"expression": other_rows}}]
+    namespace.apply(misaligned)
+    namespace.apply(pod("misaligned", node_a, template=misaligned["metadata"]["name"]))
+    stays_pending(namespace, "misaligned")
+
+
 def test_trn1_has_two_interfaces_for_four_devices(trn1: BedNode, namespace: Namespace) -> None:
     fitting = example("aligned-efa-neuron-trn1", "ResourceClaimTemplate")
     documented = example("aligned-efa-neuron", "ResourceClaimTemplate")

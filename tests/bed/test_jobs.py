@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from hack.bed.real_cluster import BedError, BedNode, Namespace, TestBed, eventually
 from neuron_dra.core.wire import Obj
-from tests.bed.deployed import net_drivers
+from tests.bed.deployed import with_efa
 from tests.bed.fleet import NODES, TRN3, end_workloads, slots, wait_available, wait_reason
 from tests.bed.recipes import (
     GIVEN_UP,
@@ -158,11 +157,11 @@ def test_a_job_set_starts_again_after_a_power_cut_of_rank_0s_node(fleet: TestBed
 # The Deployment of the documents
 
 
-def test_the_documents_job_runs_with_efa_until_it_is_deleted(fleet: TestBed, jobs: Namespace, tmp_path: Path) -> None:
+def test_the_documents_job_runs_with_efa_until_it_is_deleted(fleet: TestBed, jobs: Namespace) -> None:
     """(18.2)"""
     objects = runnable(fleet, PROGRAM, "ultraservers/my-training-job.yaml")
-    # Its pods end while the second driver is there, which releases its devices.
-    with net_drivers(fleet, NODES, TRN3, tmp_path), ended(jobs, "deployments"):
+    # Its pods end while the driver serves interfaces, which releases them.
+    with with_efa(fleet, NODES), ended(jobs, "deployments"):
         start(jobs, objects)
         wait_available(jobs, "my-training-workload")
         after_round(jobs, 8, 5, TRAINING)
@@ -187,10 +186,10 @@ def test_a_job_with_torchrun_runs_to_its_end(fleet: TestBed, tools: Namespace) -
     }
 
 
-def test_an_mpi_job_runs_with_efa_to_its_end(fleet: TestBed, tools: Namespace, tmp_path: Path) -> None:
+def test_an_mpi_job_runs_with_efa_to_its_end(fleet: TestBed, tools: Namespace) -> None:
     """(18.2) An SSH session gets the devices' variables too."""
     fleet.command("up", "--with", "mpijobs", timeout_s=1800)
-    with net_drivers(fleet, NODES, TRN3, tmp_path), ended(tools, "mpijobs"):
+    with with_efa(fleet, NODES), ended(tools, "mpijobs"):
         start(tools, runnable(fleet, PROGRAM, "ultraservers/mpijob.yaml"))
         complete(tools, "mpijob/collectives", "Succeeded")
         lines = tools.kubectl("logs", f"--selector={LAUNCHER}", "--tail=-1").splitlines()

@@ -5,9 +5,9 @@ Part `chain` of `make night`, on a test bed without the driver.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,7 @@ import pytest
 from hack.bed.real_cluster import Namespace, TestBed, eventually
 from neuron_dra.core.wire import Obj
 from tests.bed import monitored
-from tests.bed.deployed import NAMESPACE, net_drivers
+from tests.bed.deployed import NAMESPACE, slices
 from tests.bed.fleet import NODES, TRN3, end_workloads
 from tests.bed.prometheus import dashboards, panels, rendered, running
 from tests.bed.recipes import ALL_REDUCE, all_reduce, complete, ended, last_lines, runnable, start
@@ -27,6 +27,7 @@ from tests.bed.releases import (
     images,
     publish,
     section,
+    set_values,
     uninstall,
     upgrade,
     with_registry,
@@ -43,7 +44,6 @@ class Recipe:
     files: tuple[str, ...]
     what: str
     condition: str
-    efa: bool = False
 
 
 JOB = "job/all-reduce"
@@ -52,7 +52,7 @@ RECIPES = (
     Recipe(ALL_REDUCE, JOB, "Complete"),
     Recipe(("programs/torch-all-reduce.yaml", "ultraservers/torchrun-job.yaml"), "job/torchrun", "Complete"),
     Recipe(("programs/all-reduce.yaml", "ultraservers/jobset.yaml"), "jobset/training", "Completed"),
-    Recipe(("programs/all-reduce.yaml", "ultraservers/mpijob.yaml"), "mpijob/collectives", "Succeeded", efa=True),
+    Recipe(("programs/all-reduce.yaml", "ultraservers/mpijob.yaml"), "mpijob/collectives", "Succeeded"),
     Recipe((SERVER, "ultraservers/leaderworkerset.yaml"), "leaderworkerset/inference", "Available"),
     Recipe((SERVER, "ultraservers/prefill-decode.yaml"), "leaderworkerset/decode", "Available"),
 )
@@ -67,15 +67,14 @@ def shell(bed: TestBed, tmp_path: Path) -> Iterator[Shell]:
     yield from with_registry(bed, tmp_path)
 
 
-def run(bed: TestBed, place: Namespace, recipe: Recipe, logs: Path) -> None:
+def run(bed: TestBed, place: Namespace, recipe: Recipe) -> None:
     """Run an example to its end, or until it serves, and delete it."""
     objects = runnable(bed, *recipe.files)
     kinds = {item["kind"].lower() for item in objects} - {"neuronultraserverworkload"}
-    with net_drivers(bed, NODES, TRN3, logs) if recipe.efa else contextlib.nullcontext():
-        with ended(place, ",".join(sorted(kinds))):
-            start(place, objects)
-            complete(place, recipe.what, recipe.condition)
-        end_workloads(place)
+    with ended(place, ",".join(sorted(kinds))):
+        start(place, objects)
+        complete(place, recipe.what, recipe.condition)
+    end_workloads(place)
 
 
 def running_pods(place: Namespace, number: int) -> list[Obj]:
@@ -120,9 +119,12 @@ def test_a_release_runs_jobs_until_it_is_uninstalled(shell: Shell, namespace: Na
         shell.run(step)
     eventually("both UltraServers are known", lambda: len(bed.get("nus", "--namespace", NAMESPACE)["items"]) == 2, 120)
     assert images(bed) == {f"{IMAGE}:{VERSIONS[0]}"}
+    set_values(shell, VERSIONS[0], "efa.enabled=true")
+    for node in NODES:
+        eventually(f"slices of dra.net on {node}", partial(slices, bed, node, "dra.net"), 60)
     if bed.parts.state.kubernetes != "1.34":
         for recipe in RECIPES:
-            run(bed, place, recipe, tmp_path)
+            run(bed, place, recipe)
         watched(bed, place, tmp_path / "prometheus")
 
     start(place, all_reduce(bed, rounds=600))

@@ -13,7 +13,7 @@ import yaml
 from hack.bed.deployed import pod
 from hack.bed.real_cluster import REPOSITORY, BedError, BedNode, Namespace, TestBed, eventually
 from neuron_dra.core.wire import Obj
-from tests.bed.deployed import net_drivers, refusal, settled, stays_pending
+from tests.bed.deployed import refusal, settled, stays_pending, with_efa
 from tests.bed.fleet import (
     NODES,
     RANK,
@@ -71,16 +71,16 @@ def pair(request: pytest.FixtureRequest, fleet: TestBed) -> tuple[str, list[str]
 
 
 @pytest.fixture
-def training(fleet: TestBed, pair: tuple[str, list[str]], tmp_path: Any) -> Iterator[None]:
-    """The second driver, for EFA interfaces, on the eight nodes."""
-    instance_type, nodes = pair
-    with net_drivers(fleet, nodes, instance_type, tmp_path):
+def training(fleet: TestBed, pair: tuple[str, list[str]]) -> Iterator[None]:
+    """EFA interfaces on the eight nodes."""
+    _, nodes = pair
+    with with_efa(fleet, nodes):
         yield
 
 
 @pytest.fixture
 def job_place(training: None, place: Namespace) -> Namespace:
-    """A namespace whose pods end before the second driver does."""
+    """A namespace whose pods end before the driver stops serving interfaces."""
     return place
 
 
@@ -109,10 +109,12 @@ def test_documented_job_gets_two_ultraservers(
             "NEURON_DRA_RANK0_ADDR": f"{WORKLOAD}-rank0.{job_place.name}.svc",
             "NEURON_GLOBAL_TOPOID0_HOST": f"{WORKLOAD}-rank0.{job_place.name}.svc",
             "NEURON_DRA_NOTICE_FILE": "/neuron-dra/notice.json",
-            "DRA_NET_DEVICES": reported_interfaces(fleet, node),
         }
         for node in nodes
     }
+    for item in running.values():
+        names = job_place.exec(item["metadata"]["name"], "sh", "-c", "ls /dev/infiniband").split()
+        assert sorted(names) == sorted([*(f"uverbs{number}" for number in range(16)), "rdma_cm"])
     assert sorted(order.values()) == list(range(8))
     service = f"{WORKLOAD}-rank0"  # 18.2
     eventually(
@@ -153,16 +155,6 @@ def variables_of(facts: dict[str, Any], mode: str) -> dict[str, str]:
         "NEURON_RT_ULTRASERVER_SERVER_ID": server,
         "NEURON_RT_ULTRASERVER_NODE_ID": str(number),
     }
-
-
-def reported_interfaces(bed: TestBed, node: str) -> str:
-    """Return the value of DRA_NET_DEVICES for all EFA interfaces of a node."""
-    [item] = [
-        each
-        for each in bed.get("resourceslices")["items"]
-        if (each["spec"].get("nodeName"), each["spec"]["driver"]) == (node, "dra.net")
-    ]
-    return ",".join(device["name"] for device in item["spec"]["devices"])
 
 
 # How nodes are chosen.

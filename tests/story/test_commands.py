@@ -84,12 +84,6 @@ def test_unknown_node_name_is_rejected(words: tuple[str, ...]) -> None:
     assert "Bad Name!" in done.stderr
 
 
-def test_net_driver_rejects_an_unknown_node_name() -> None:
-    program = [sys.executable, "-m", "tests.support.net_driver"]
-    done = run("--node-name", "Bad Name!", "--instance-type", "trn2.48xlarge", program=program)
-    assert (done.returncode, "Bad Name!" in done.stderr) == (2, True)
-
-
 URLS = ["notaurl", "127.0.0.1:6443", "ftp://127.0.0.1", "https://", "http://a:port"]
 
 

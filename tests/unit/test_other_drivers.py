@@ -8,8 +8,9 @@ import pytest
 import yaml
 
 from neuron_dra.ask.world import drivers, imagined
+from neuron_dra.core.dra_driver import EFA
 from neuron_dra.core.wire import Obj
-from tests.support import net_driver, questions
+from tests.support import questions
 from tests.support import small_clusters as small
 
 TRN1 = "trn1.32xlarge"
@@ -132,11 +133,11 @@ def test_request_for_a_driver_with_slices_is_judged(tmp_path: Path, capsys: pyte
         "apiVersion": small.API,
         "kind": "ResourceSlice",
         "metadata": {"name": "a-nics"},
-        "spec": {"driver": net_driver.DRIVER, "nodeName": "a", "pool": {"name": "a", "generation": 1}},
+        "spec": {"driver": EFA.name, "nodeName": "a", "pool": {"name": "a", "generation": 1}},
     }
     nics["spec"]["pool"]["resourceSliceCount"] = 1
     nics["spec"]["devices"] = [{"name": "nic-0", "attributes": {}}]
-    [own, template, pod] = requesting(net_driver.DRIVER)
+    [own, template, pod] = requesting(EFA.name)
     template["spec"]["spec"]["devices"]["requests"][0]["exactly"]["count"] = 2
     cluster = questions.snapshot(tmp_path, [*small.base("a"), nics, own, template, pod])
     answer = questions.ask(capsys, "why", "pod/p", "--snapshot", cluster)
