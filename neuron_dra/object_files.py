@@ -90,8 +90,10 @@ def _documents(text: bytes, source: str) -> list[Any]:
         raise SettingsError(f"{source}: {not_json}not YAML: its values are nested too deeply")
     import yaml
 
+    from neuron_dra.kubernetes_yaml import KubernetesLoader
+
     try:
-        return list(yaml.load_all(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
+        return list(yaml.load_all(text, KubernetesLoader))
     except (yaml.YAMLError, ValueError, RecursionError) as err:
         words = " ".join(str(err).split())
         raise SettingsError(f"{source}: {not_json}not YAML: {words}") from err

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from neuron_dra import object_files
 from neuron_dra.ask.read import snapshot
 from neuron_dra.ask.validate import api_rules, fields, rules
 from neuron_dra.core.wire import Obj
@@ -78,7 +79,8 @@ def test_unknown_field_has_the_nearest_name() -> None:
         ("terminationGracePeriodSeconds", "30", 'spec.terminationGracePeriodSeconds: "30": write an integer'),
         ("priority", 2**31, "spec.priority: 2147483648: write an integer of 32 bits"),
         ("hostNetwork", "true", 'spec.hostNetwork: "true": write true or false'),
-        ("nodeSelector", {"pool": 7}, "spec.nodeSelector.pool: 7: write a string"),
+        ("nodeSelector", {"pool": 7}, "spec.nodeSelector.pool: 7: write a string, in YAML in quotes"),
+        ("nodeName", ["a"], 'spec.nodeName: ["a"]: write a string'),
         ("containers", {}, "spec.containers: {}: write a list"),
         ("overhead", {"cpu": "4 cores"}, 'spec.overhead.cpu: "4 cores": write a quantity, such as 4 or 16Gi'),
         ("terminationGracePeriodSeconds", 30.0, ""),
@@ -91,6 +93,25 @@ def test_value_of_another_type_is_a_finding(field: str, value: Any, text: str) -
     pod = base("Pod")
     pod["spec"][field] = value
     assert problems(pod) == ([text] if text else [])
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("n", False),
+        ("Y", True),
+        ("yes", True),
+        ("off", False),
+        ("ny", "ny"),
+        ("'n'", "n"),
+        ("2026-01-02", "2026-01-02"),
+    ],
+)
+def test_yaml_is_read_as_kubectl_reads_it(text: str, value: Any) -> None:
+    """kubectl sends an unquoted n as false, and a date as a text (sigs.k8s.io/yaml)."""
+    manifest = f"apiVersion: v1\nkind: Pod\nmetadata: {{name: p}}\nspec: {{nodeName: {text}}}\n"
+    (pod,) = object_files.decoded(manifest.encode(), "FILE")
+    assert pod["spec"]["nodeName"] == value
 
 
 def test_field_of_some_releases_is_a_warning_without_a_version() -> None:

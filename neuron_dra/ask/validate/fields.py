@@ -86,7 +86,8 @@ class FieldTable:
                 return
             yield from self._object(value, KnownObject(path, self._fields(code)), above)
         elif not _is_of(value, code):
-            yield _wrong(path, value, _NAMES[code])
+            is_unquoted = code == "s" and isinstance(value, bool | int | float)
+            yield _wrong(path, value, f"{_NAMES[code]}, in YAML in quotes" if is_unquoted else _NAMES[code])
 
     def _object(self, value: Wire, step: KnownObject, above: tuple[KnownObject, ...]) -> Iterator[FieldProblem]:
         for key, inner in value.items():

@@ -17,6 +17,7 @@ from neuron_dra.emulation.embedded_api.errors import StatusError
 from neuron_dra.emulation.embedded_api.faults import InjectedFault
 from neuron_dra.emulation.embedded_api.resources import EmbeddedResource
 from neuron_dra.emulation.embedded_api.store import DeleteOptions
+from neuron_dra.kubernetes_yaml import KubernetesLoader
 
 
 class RequestParts(Protocol):
@@ -38,23 +39,13 @@ class RequestParts(Protocol):
     def headers(self) -> Mapping[str, str]: ...
 
 
-class _YamlLoader(yaml.CSafeLoader if hasattr(yaml, "CSafeLoader") else yaml.SafeLoader):  # type: ignore[misc]
-    """YAML as Kubernetes reads it: dates stay strings."""
-
-
-_YamlLoader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
-
-
 async def read_body(request: web.Request) -> Any:
     raw = await request.read()
     if not raw:
         return {}
     content_type = request.content_type
     if "yaml" in content_type and not content_type.startswith("application/apply-patch"):
-        return yaml.load(raw, _YamlLoader)
+        return yaml.load(raw, KubernetesLoader)
     if "protobuf" in content_type:
         offered = "application/json, application/yaml"
         text = f"the body of the request was in an unknown format - accepted media types include: {offered}"
