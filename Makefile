@@ -18,7 +18,10 @@ $(VENV)/.installed: requirements/dev.txt pyproject.toml
 	@echo "== making $(VENV): locked dependencies, about half a minute"
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or later is needed, this is " + sys.version)'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements/dev.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements/dev.txt & \
+	  pip=$$!; waited_s=0; while kill -0 $$pip 2>/dev/null; do sleep 1; waited_s=$$((waited_s + 1)); \
+	  if [ $$((waited_s % 15)) = 0 ]; then echo "   $$waited_s s: pip loads and installs $$(grep -c == requirements/dev.txt) packages"; fi; \
+	  done; wait $$pip
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@$(BIN)/python -m compileall -q neuron_dra controller || true
 	@touch $@
