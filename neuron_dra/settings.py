@@ -153,7 +153,7 @@ class PluginSettings:
     device_wait_seconds: int = _setting(
         30,
         "seconds for which a claim waits for a device that another claim still holds, as after a deletion without a "
-        "grace period; a rejection costs the pod 90 s, and the kubelet gives up after 45 s",
+        "grace period; a rejection costs the pod 60 to 90 s, and the kubelet gives up after 45 s",
     )
     device_metadata: bool = _setting(
         False,

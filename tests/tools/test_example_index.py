@@ -15,7 +15,7 @@ from tests.support import fast_yaml
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "deploy/examples"
 LINE = re.compile(r"^\| [^|]+ \| `(?P<file>[^`]+)` \| `(?P<nodes>[^`]+)` \| (?P<needs>[^|]*)\|$", re.MULTILINE)
-LWS, EFA, CONTROLLER = "LeaderWorkerSet", "the EFA DRA driver", "the UltraServer controller"
+LWS, EFA, CONTROLLER = "LeaderWorkerSet", "[EFA interfaces](efa.md)", "the UltraServer controller"
 # Of AWS, with torchrun, Open MPI and an SSH server; source: README of aws-neuron/deep-learning-containers.
 TRAINING = "public.ecr.aws/neuron/pytorch-training-neuronx:2.9.0-neuronx-py312-sdk2.27.1-ubuntu24.04"
 JOBSET, DNS = "JobSet", "cluster DNS"
