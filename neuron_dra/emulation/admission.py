@@ -21,14 +21,9 @@ from neuron_dra.core.wire import Obj
 from neuron_dra.emulation.embedded_api import errors
 from neuron_dra.emulation.embedded_api.resources import EmbeddedResource
 from neuron_dra.emulation.embedded_api.store import ObjectStore
-from neuron_dra.simulate import cel_functions
+from neuron_dra.simulate import cel_engine, cel_functions
 
 MUTATING: Final = "MutatingAdmissionPolicy"
-_CONFIG = """
-extensions: [{name: bindings}, {name: lists}, {name: optional}, {name: sets}, {name: strings, version: 2},
-             {name: two-var-comprehensions}]
-stdlib: {exclude_functions: [{name: _<_}, {name: _<=_}, {name: _>_}, {name: _>=_}]}
-"""
 _PATCH = re.compile(r"JSONPatch\{op: (?P<op>'\w+'), path: (?P<rest>.*?)(, value: (?P<value>'[^']*'))?\}", re.DOTALL)
 _NAMES = ("object", "oldObject", "request", "namespaceObject", "variables")
 
@@ -45,7 +40,7 @@ class NoValue(Exception):
 def _engine() -> Any:
     return cel.NewEnv(
         cel_functions.POOL,
-        config=cel.NewEnvConfigFromYaml(_CONFIG),
+        config=cel.NewEnvConfigFromYaml(cel_engine.CONFIG),
         variables=dict.fromkeys(_NAMES, cel.Type.DYN),
         extensions=[cel_functions.extension()],
         functions=cel_functions.declarations(),

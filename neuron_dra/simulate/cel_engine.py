@@ -22,7 +22,7 @@ MAX_LENGTH: Final = 10 * 1024  # bytes; resource.k8s.io/v1 CELSelectorExpression
 Attributes = Mapping[str, Mapping[str, Any]]
 _LISTS = {"ints": "int", "bools": "bool", "strings": "string", "versions": "version"}
 # Libraries of Kubernetes' environment, in its versions. What is excluded is declared by `cel_functions`.
-_CONFIG = """
+CONFIG: Final = """
 extensions: [{name: bindings}, {name: lists}, {name: optional}, {name: sets}, {name: strings, version: 2},
              {name: two-var-comprehensions}]
 stdlib: {exclude_functions: [{name: _<_}, {name: _<=_}, {name: _>_}, {name: _>=_}]}
@@ -86,7 +86,7 @@ def _engine() -> Any:
     types = dict(zip(_FIELDS, (kind.STRING, kind.BOOL, attributes, capacity), strict=True))
     return cel.NewEnv(
         cel_functions.POOL,
-        config=cel.NewEnvConfigFromYaml(_CONFIG),
+        config=cel.NewEnvConfigFromYaml(CONFIG),
         variables={f"device.{name}": type_ for name, type_ in types.items()},
         extensions=[cel_functions.extension()],
         functions=cel_functions.declarations(),

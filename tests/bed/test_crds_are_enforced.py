@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -13,19 +12,7 @@ from hack.bed.errors import BedError
 from hack.bed.real_cluster import REPOSITORY, Namespace, TestBed, eventually
 from neuron_dra.core.wire import Obj
 from tests.bed.deployed import AS_CONTROLLER, CONTROLLER, NAMESPACE
-
-JOB: Obj = {
-    "apiVersion": "neuron.aws.com/v1beta1",
-    "kind": "NeuronUltraServerWorkload",
-    "metadata": {"name": "my-training-job"},
-    "spec": {
-        "instanceType": "trn3.48xlarge",
-        "topologySize": 4,
-        "serverCount": 2,
-        "allocationPolicy": {"failureStrategy": "NoOp"},
-        "resourceClaimTemplate": {"name": "my-training-job-rct"},
-    },
-}
+from tests.support.invalid_workloads import JOB, REJECTED, changed
 
 
 @pytest.fixture(scope="module")
@@ -67,18 +54,6 @@ def place(kinds: TestBed, namespace: Namespace) -> Iterator[Namespace]:
     namespace.kubectl("delete", "nusw", "--all", "--timeout=60s")
 
 
-def changed(**changes: Any) -> Obj:
-    """JOB with other values, by path: `spec__serverCount=1`."""
-    made = copy.deepcopy(JOB)
-    for path, value in changes.items():
-        *parents, last = path.split("__")
-        target = made
-        for name in parents:
-            target = target.setdefault(name, {})
-        target[last] = value
-    return made
-
-
 def apply(place: Namespace, workload: Obj) -> None:
     place.apply(workload)
 
@@ -88,25 +63,7 @@ def stored(place: Namespace, version: str) -> Obj:
     return place.get(resource, "my-training-job")
 
 
-BAD: list[tuple[dict[str, Any], str]] = [
-    ({"spec__topologySize": 3}, "write 1, 2 or 4: the number of nodes that work together in one UltraServer"),
-    ({"spec__serverCount": 0}, "write 1 to 1024; to release everything, delete the workload"),
-    ({"spec__serverCount": 1025}, "write 1 to 1024"),
-    (
-        {"spec__allocationPolicy__failureStrategy": "Restart"},
-        "failureStrategy Restart: write NoOp, RestartAll or MigrateAffected (ReplaceAffected means the same)",
-    ),
-    ({"spec__config__logicalNeuronCore": 4}, "write 1 or 2: the physical NeuronCores that make one logical core"),
-    (
-        {"spec__instanceType": "trn3pds"},
-        "instanceType trn3pds: write the instance type of UltraServer nodes, such as trn3.48xlarge or trn2u.48xlarge",
-    ),
-    ({"metadata__name": "a" * 70}, "metadata.name: write at most 63 characters, it becomes the workloadId of devices"),
-    ({"spec__resourceClaimTemplate__name": "My_Template"}, "resourceClaimTemplate.name My_Template: write an object"),
-]
-
-
-@pytest.mark.parametrize(("changes", "message"), BAD, ids=[next(iter(changes)) for changes, _ in BAD])
+@pytest.mark.parametrize(("changes", "message"), REJECTED, ids=[next(iter(changes)) for changes, _ in REJECTED])
 def test_crd_rejects_invalid_workload(place: Namespace, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(BedError) as refusal:
         apply(place, changed(**changes))

@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     from neuron_dra import object_files
     from neuron_dra.ask.read import manifests, snapshot
     from neuron_dra.ask.render import terminal
-    from neuron_dra.ask.validate import api_rules, fields, pods, rules
+    from neuron_dra.ask.validate import api_rules, crd_rules, fields, pods, rules
     from neuron_dra.ask.validate.specs import ManifestProblem
     from neuron_dra.core import releases, versions
 
@@ -57,6 +57,7 @@ def run(args: argparse.Namespace) -> int:
             of_item = list(fields.of_object(_named(raw_object), raw_object, version))
             if not any(not problem.warning for problem in of_item):  # the rules expect the right types
                 of_item += api_rules.of_object(_named(raw_object), raw_object)
+                of_item += crd_rules.of_object(_named(raw_object), raw_object)
             problems += [(name, problem) for problem in of_item]
     try:
         everything = [(name, manifests.expand(items, "default")) for name, items in read]
