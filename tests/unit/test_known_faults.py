@@ -228,6 +228,7 @@ spec:
         (None, 2, "neuron.aws.com", True),
         ("1.37", 2, "neuron.aws.com", False),
         ("1.36", 1, "neuron.aws.com", False),
+        ("1.36", 2, "efa.networking.k8s.aws", True),
         ("1.36", 2, "gpu.example.com", False),
     ],
 )

@@ -108,7 +108,9 @@ def unprepared(objects: Snapshot, pods: Sequence[Wire], version: tuple[int, int]
     users = _users_of_claims(pods, lambda meta: meta.namespace)
     for (namespace, name), sharing in users.items():
         claim = objects.get("ResourceClaim", name, namespace)
-        if len(sharing) > 1 and (claim is None or demand.is_ours(objects, ClaimView.of(claim))):
+        claim_view = ClaimView.of(claim)
+        is_concerned = claim is None or demand.is_ours(objects, claim_view) or demand.has_interfaces(claim_view)
+        if len(sharing) > 1 and is_concerned:
             owner = str(PodView.of(sharing[0]).metadata.annotations.get("owner") or named(sharing[0]))
             text = (
                 f"{len(sharing)} pods share the claim {name}. In kubelets before {fault.fixed_text}, {fault.breaks}: "

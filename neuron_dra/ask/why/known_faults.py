@@ -117,7 +117,9 @@ def _pods_that_share(world: World, nodes: Set[str]) -> _Concerned:
     for pod in _living(world, nodes):
         pod_view = PodView.of(pod)
         for claim in world.claims_of(pod):
-            if claim.claim is not None and demand.is_ours(world.snapshot, claim.seen):
+            if claim.claim is not None and (
+                demand.is_ours(world.snapshot, claim.seen) or demand.has_interfaces(claim.seen)
+            ):
                 sharing_by_claim[pod_view.metadata.namespace, claim.seen.metadata.name].append(pod_view.metadata.name)
     pods = []
     for (namespace, _), sharing in sharing_by_claim.items():

@@ -12,7 +12,7 @@ from neuron_dra.ask.read.pod_views import PodView
 from neuron_dra.ask.read.snapshot import Snapshot
 from neuron_dra.ask.render import words
 from neuron_dra.ask.world import drivers, extended
-from neuron_dra.core import names
+from neuron_dra.core import dra_driver, efa, names
 from neuron_dra.core.wire import Obj, Wire
 
 PLUGIN_LIMITS: Final = ("aws.amazon.com/neuron", "aws.amazon.com/neuroncore", "aws.amazon.com/neurondevice")
@@ -98,6 +98,15 @@ def is_ours(snapshot: Snapshot, claim: ClaimView) -> bool:
             if alternative.device_class_name.endswith(names.DRIVER) or _selects_ours(snapshot, alternative):
                 return True
     return False
+
+
+def has_interfaces(claim: ClaimView) -> bool:
+    """Return whether a claim has EFA interfaces, or requests some by their DeviceClass."""
+    if claim.is_allocated:
+        return any(result.driver == dra_driver.EFA.name for result in claim.results)
+    return any(
+        alternative.device_class_name == efa.CLASS for request in claim.requests for alternative in request.alternatives
+    )
 
 
 def _selects_ours(snapshot: Snapshot, alternative: AlternativeView) -> bool:
