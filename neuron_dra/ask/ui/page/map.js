@@ -267,7 +267,7 @@ export class FleetMap {
     this.element.setAttribute("aria-activedescendant", this.option.id);
     this.option.setAttribute("aria-setsize", String(this.arrangement.order.length));
     this.option.setAttribute("aria-posinset", String(this.arrangement.order.indexOf(this.cursor) + 1));
-    show(this.option, words(this.cursor, row));
+    show(this.option, description(this.cursor, row));
   }
 
   at(event) {
@@ -292,13 +292,13 @@ export class FleetMap {
     this.element.style.cursor = row ? "pointer" : "";
     box.hidden = !row;
     if (!row) return;
-    show(box, words(node, row));
+    show(box, description(node, row));
     box.style.left = `${Math.max(4, Math.min(x, innerWidth - box.offsetWidth - 8))}px`;
     box.style.top = `${Math.max(4, Math.min(y + 4, innerHeight - box.offsetHeight - 8))}px`;
   }
 }
 
-function words(node, row) {
+function description(node, row) {
   const devices = row.devices > 1 ? `, ${row.free} of ${count(row.devices, "device")} free` : "";
   const server = row.server ? [", UltraServer ", name(row.server), `, node ${row.position}`] : [];
   return [make("p", {}, name(node), ": ", name(row.state)), make("p", {}, name(row.type || "unknown type"), devices, server)];
