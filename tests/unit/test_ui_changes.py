@@ -170,6 +170,25 @@ def test_an_event_computes_nothing(live: Live) -> None:
     assert live.table.version == version
 
 
+def test_an_event_about_a_node_computes_its_row_and_adds_a_fault(live: Live) -> None:
+    node = live.a("Node")["metadata"]["name"]
+    event = {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": "link", "namespace": "default"},
+        "involvedObject": {"kind": "Node", "name": node},
+        "reason": "NeuronMissingLink",
+        "message": "a link is down",
+        "type": "Warning",
+    }
+    assert live.change(event) >= 1
+    what = "the driver reports NeuronMissingLink"
+    assert [row["name"] for row in live.shown()["wrong"].values() if row["what"] == what] == [node]
+    assert live.shown() == live.expected()
+    live.change(gone=[event])
+    assert live.shown() == live.expected()
+
+
 def test_an_ultraserver_object_computes_its_row(live: Live) -> None:
     item = live.a("NeuronUltraServer")
     item.setdefault("status", {})["conditions"] = [{"type": "Degraded", "status": "True", "reason": "CRCErrors"}]

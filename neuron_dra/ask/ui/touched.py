@@ -6,7 +6,7 @@ from collections.abc import Iterator, Set
 from dataclasses import dataclass
 
 from neuron_dra.ask.read.snapshot import Key
-from neuron_dra.ask.read.views import UltraServerView
+from neuron_dra.ask.read.views import EventSubject, UltraServerView
 from neuron_dra.ask.world import users
 from neuron_dra.ask.world.world import World
 from neuron_dra.core.wire import Wire
@@ -55,10 +55,23 @@ def _nodes(world: World, kind: str, changed_object: Wire) -> Iterator[str]:
         yield from UltraServerView.of(changed_object).nodes
     elif kind == "ResourceClaim":
         yield from _of_claim(world, changed_object)
-    elif kind == "Pod" and users.group_of(changed_object):
+    elif kind == "Event":
+        about = EventSubject.of(changed_object).involved_object
+        if about.kind == "Node":
+            yield about.name
+    elif kind == "Pod":
+        yield from _of_pod(world, changed_object)
+
+
+def _of_pod(world: World, pod: Wire) -> Iterator[str]:
+    """Yield the names of the nodes of which a pod shows something beside its claims."""
+    node_name = pod["spec"].get("nodeName") or ""
+    if node_name and world.events.get(("Node", "", node_name)):
+        yield node_name  # an Event about the node may be over when this pod is gone
+    if group := users.group_of(pod):
         # The pods of a PodGroup are named as the holders of its claims.
         for claim in world.snapshot.all("ResourceClaim"):
-            if users.group_of(changed_object) in users.groups(claim):
+            if group in users.groups(claim):
                 yield from _of_claim(world, claim)
 
 

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import itertools
-import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from neuron_dra.ask.read import node_views
 from neuron_dra.ask.read.node_views import KubeNodeView, TaintView
-from neuron_dra.ask.read.pod_views import PodView
-from neuron_dra.ask.read.views import EventView, MetaView
+from neuron_dra.ask.read.views import MetaView
 from neuron_dra.ask.render import words
 from neuron_dra.ask.render.findings import Facts, Finding, Report
 from neuron_dra.ask.why import pod as why_pod
-from neuron_dra.ask.world import events, faults, fleet, selection, tested, unseen
+from neuron_dra.ask.world import events, faults, fleet, reported, selection, tested, unseen
 from neuron_dra.ask.world.world import World
-from neuron_dra.core import catalogue, health, members, names, releases, runtimes, taints, vocabulary
+from neuron_dra.core import catalogue, health, members, names, releases, runtimes, taints
 from neuron_dra.core.wire import Wire
 from neuron_dra.simulate import model
 from neuron_dra.simulate import pools as slice_pools
@@ -121,8 +119,8 @@ def _silent(world: World, node: Wire) -> Finding | None:
     if catalogue.lookup(kind) is None:
         return Finding("NotNeuron", f"its instance type {kind} has no Neuron devices")
     text, facts = _driver(world, name)
-    for event in _own_events(world, node):
-        if event.reason in _SILENCING:
+    for event in reported.of_node(world, node):
+        if event.reason in reported.SILENCING:
             text, facts = event.message, (("event", event.seen_at),)
             break
     return Finding("NoDevicesPublished", f"the driver publishes no devices of this {kind}: {text}", facts)
@@ -216,71 +214,26 @@ def _kubelet(world: World, node: Wire) -> Finding | None:
     return None
 
 
-def _own_events(world: World, node: Wire) -> list[EventView]:
-    """Return the newest Event of the driver about the node for each reason.
-
-    Without those about devices, if the node publishes: its slices show whether they still apply.
-    """
-    shown_by_slices = _SHOWN_BY_SLICES if world.specs_of(node["metadata"]["name"]) else ()
-    about = events.about(world, "Node", node)
-    current = []
-    for event in _newest(event for event in about if event.reason in _EVENTS and event.type != "Normal"):
-        if event.reason not in shown_by_slices and not _is_of_a_former_pod(world, event):
-            current.append(event)
-    return current
-
-
-def _newest(newest_first: Iterable[EventView]) -> Iterable[EventView]:
-    """Return the newest of these Events for each reason."""
-    newest_by_reason: dict[str, EventView] = {}
-    for event in newest_first:
-        newest_by_reason.setdefault(event.reason, event)
-    return newest_by_reason.values()
-
-
 def _repaired(world: World, node: Wire, causes: Sequence[Finding]) -> Iterator[str]:
     """Yield a note for each kind of Event about a device that is healthy again; the advice in it is out of date."""
     if not world.specs_of(node["metadata"]["name"]) or any(cause.code in _OF_DEVICES for cause in causes):
         return
     about = events.about(world, "Node", node)
-    for event in _newest(event for event in about if event.reason in _SHOWN_BY_SLICES):
+    for event in reported.newest(event for event in about if event.reason in reported.SHOWN_BY_SLICES):
         yield f"the Event {event.reason} of {event.seen_at} is over: the driver publishes all devices as healthy"
-
-
-def _is_of_a_former_pod(world: World, event: EventView) -> bool:
-    """Return True if an Event says that one pod is the problem, and this pod is known to be gone or to have ended."""
-    named = _OF_A_POD.match(event.message)
-    if named is None or "Pod" in world.snapshot.left_out:
-        return False
-    pod = world.snapshot.get("Pod", named["name"], named["namespace"])
-    return pod is None or PodView.of(pod).has_ended
 
 
 def _events(world: World, node: Wire, codes: Sequence[str]) -> Iterator[Finding]:
     """Yield what the driver reported of the node in the last hour, unless a finding has it: it may have ended."""
-    for event in _own_events(world, node):
+    for event in reported.of_node(world, node):
         reason = event.reason
-        is_reported = reason in codes or (reason in _SILENCING and "NoDevicesPublished" in codes)
-        if not is_reported and not (reason == "NeuronDevicePluginAlive" and "DevicePluginAlive" in codes):
+        is_reported = reason in codes or (reason in reported.SILENCING and "NoDevicesPublished" in codes)
+        if not is_reported and not (reason == reported.PLUGIN_ALIVE and "DevicePluginAlive" in codes):
             text = f"the driver reported at {event.seen_at}: {event.message}"
             yield Finding(reason, text, (("event", reason),))
 
 
-_EVENTS: Final = {event.name for event in vocabulary.EVENTS if event.of == "Node"} - {"NeuronDeviceUnhealthy"}
-_SHOWN_BY_SLICES: Final = ("NeuronDeviceUnhealthy", "NeuronMissingDevice", "NeuronMissingDeviceFile")
-"""Reasons of Events about devices: the slices, and so a finding of _OF_DEVICES, show whether they still apply."""
 _OF_DEVICES: Final = ("DeviceTainted", "DevicesMissing", "NoDevicesPublished", "PoolIncomplete", "PoolContradictory")
-_OF_A_POD: Final = re.compile(r"pod (?P<namespace>[^/ ]+)/(?P<name>\S+) \([^)]*\) on node ")
-"""The beginning of a message about a pod with devices of a device plugin, unless it is one of several pods."""
-_SILENCING: Final = (
-    "NeuronDevicePluginAlive",
-    "NeuronReadingHangs",
-    "NeuronNoClassFolder",
-    "NeuronNoDevices",
-    "NeuronDriverLoading",
-    "NeuronDriverLeaving",
-)
-"""Reasons for which the driver publishes nothing."""
 
 
 def _runtime(world: World, node: Wire) -> Finding | None:

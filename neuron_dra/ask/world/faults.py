@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -11,7 +11,7 @@ from neuron_dra.ask.read import node_views
 from neuron_dra.ask.read.node_views import KubeletView
 from neuron_dra.ask.read.views import ConditionView, UltraServerNode, UltraServerView
 from neuron_dra.ask.render import words
-from neuron_dra.ask.world import demand, fleet, unseen
+from neuron_dra.ask.world import demand, events, fleet, reported, unseen
 from neuron_dra.ask.world.fleet import NodeView
 from neuron_dra.ask.world.world import World
 from neuron_dra.core import names, releases, runtimes
@@ -25,6 +25,7 @@ SILENT = "publishes nothing"
 _NO_VIEWS: Final[Mapping[str, NodeView | None]] = {}
 MISSING = "devices missing"
 UNUSABLE = "its slices cannot be used"
+_PLUGIN_OFFERS: Final = "a Neuron device plugin offers"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,8 @@ def all_of_node(world: World, node: NodeView, *, slices_seen: bool = True) -> li
     if any(fault.what == UNUSABLE for fault in of_object):
         # The slices are why it publishes nothing: one fault, not two.
         of_devices = [fault for fault in of_devices if fault.what not in (SILENT, MISSING)]
-    return of_devices + of_object
+    node_faults = of_devices + of_object
+    return node_faults + list(_reported(world, node.name, {fault.what for fault in node_faults}))
 
 
 def members(world: World, name: str, views: Mapping[str, NodeView | None] = _NO_VIEWS) -> list[NodeView]:
@@ -147,7 +149,7 @@ def _of_object(world: World, name: str) -> Iterator[FleetFault]:
         yield FleetFault(NODE, name, problem)
     offered = [resource for resource in demand.PLUGIN_LIMITS if node_views.offers(world.nodes[name], resource)]
     if offered:
-        yield FleetFault(NODE, name, f"a Neuron device plugin offers {offered[0]}")
+        yield FleetFault(NODE, name, f"{_PLUGIN_OFFERS} {offered[0]}")
     slices = world.slices_of(name)
     disagreement = pools.disagreeing(slices) if len(slices) > 1 else []
     unusable = []
@@ -174,6 +176,15 @@ def _kubelet(version: str) -> str:
     if problems:
         return problems[0].text
     return ""
+
+
+def _reported(world: World, name: str, shown: Collection[str]) -> Iterator[FleetFault]:
+    """Yield what the driver reports of a node in Events, such as a link that is down, unless it is shown already."""
+    for event in reported.of_node(world, world.nodes[name]):
+        is_shown = event.reason in reported.SILENCING and SILENT in shown
+        is_shown |= event.reason == reported.PLUGIN_ALIVE and any(what.startswith(_PLUGIN_OFFERS) for what in shown)
+        if not is_shown:
+            yield FleetFault(NODE, name, f"the driver reports {event.reason}", events.quoted(event.message))
 
 
 def of_node(node: NodeView, *, slices_seen: bool = True) -> Iterator[FleetFault]:
