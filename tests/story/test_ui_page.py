@@ -13,7 +13,9 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, Page
 
+from neuron_dra.ask.status import text as status_text
 from neuron_dra.ask.ui import files, one_file, opening, session
+from neuron_dra.ask.world.world import World
 from neuron_dra.core.wire import Obj
 from neuron_dra.demo.cluster import Cluster, NodeSpec, temporary_folder
 from neuron_dra.emulation.embedded_api import EmbeddedApi
@@ -208,6 +210,21 @@ async def test_an_ultraserver_is_drawn_as_its_ring(browser: Browser, width: int)
 
 
 RING_OF_THREE = ("trn2u-12 (node 0)", "trn2u-13 (node 1)", "trn2u-15 (node 3)", "trn2u-14 (node 2)")
+
+
+@browser_test
+async def test_faults_have_the_order_of_status(browser: Browser) -> None:
+    snapshot = small.cluster(shown_fleet.mixed(4, 36))
+    made = session.of_file(snapshot, "cluster.json")
+    expected = [row["name"] for row in status_text.data(World(snapshot), "")["wrong"]]
+    async with made.served() as server:
+        page = await opened(browser, server.host, opening.address(server.host, made.token))
+        await page.view("#faults")
+        await page.text("vertical links down")
+        assert await page.page.locator("tbody td[data-head=Name]").all_inner_texts() == expected
+        await page.page.get_by_role("button", name="Fault").click()
+        sorted_whats = await page.page.locator("tbody th").all_inner_texts()
+        assert sorted_whats == sorted(sorted_whats)
 
 
 @browser_test

@@ -66,7 +66,7 @@ def without_devices(world: World, namespace: str) -> list[FleetFault]:
                 pod_faults.append(FleetFault("pod", name, UNSEEN, f"no container names the claim {entry}"))
         if len(pod_faults) >= MOST:
             break
-    return pod_faults
+    return sorted(pod_faults, key=lambda fault: fleet.natural(fault.name))
 
 
 def _placed(world: World, namespace: str) -> Iterator[Wire]:

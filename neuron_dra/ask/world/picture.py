@@ -105,16 +105,13 @@ def _mark(node: NodeView, device: DeviceView | None, legend: Legend) -> tuple[st
     """Return mark and words for a device."""
     if device is None:
         return FAULT, "not published"
+    held_by = "held by " + words.listed(map(str, device.holders))
+    if device.faults:  # a fault is what a reader looks for, whoever holds the device
+        return FAULT, f"{device.faults}, {held_by}" if device.holders else device.faults
     if len(device.holders) > 1:
-        return MANY, "held by " + words.listed(map(str, device.holders))
+        return MANY, held_by
     if device.holders:
-        holder = str(device.holders[0])
-        title = f"held by {holder}"
-        if device.faults:
-            title += f", {device.faults}"
-        return legend.letter(holder), title
-    if device.faults:
-        return FAULT, device.faults
+        return legend.letter(str(device.holders[0])), held_by
     if node.tag is not None:
         return legend.letter(f"workload {node.tag.workload}"), f"reserved for workload {node.tag.workload}"
     if not node.ready or not node.schedulable:

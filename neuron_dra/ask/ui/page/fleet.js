@@ -2,7 +2,7 @@
 
 import { compare, count, joined, make, name, show, shown } from "./dom.js";
 import { SIZES, short } from "./layout.js";
-import { table } from "./list.js";
+import { sortedBy, table } from "./list.js";
 import { FleetMap } from "./map.js";
 import { link } from "./routes.js";
 import { STATES } from "./states.js";
@@ -152,10 +152,18 @@ function typeRow(row) {
   return [name(row.type || "unknown type"), shown(row.nodes), free, row.free === null ? "?" : serversText([row]) || groups.join(", ") || "-", shown(row.held), shown(row.unhealthy), shown(row.reserved), text || "none"];
 }
 
+const KINDS = ["UltraServer", "node", "pod"]; // whose faults come first
+
+/** Return the faults in the order of `status`: by kind, then by name. */
+export function faultsInOrder(store) {
+  const byName = sortedBy([...store.all("wrong").values()], (fault) => fault.name);
+  return sortedBy(byName, (fault) => KINDS.indexOf(fault.kind));
+}
+
 /** Return a line for each kind of fault, and a link to the others. */
 function faultLines(store) {
   const groups = new Map();
-  for (const fault of store.all("wrong").values()) {
+  for (const fault of faultsInOrder(store)) {
     const key = JSON.stringify([fault.what, fault.kind]);
     if (!groups.has(key)) groups.set(key, []);
     groups.get(key).push(fault);

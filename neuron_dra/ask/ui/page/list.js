@@ -3,6 +3,7 @@
 import { compare, count, make, name, show } from "./dom.js";
 
 const PAGE = 100; // rows that are shown at a time
+export const UNSORTED = -1; // a list in the order of its items, until one sorts it
 
 /** Return a table; `rows` are lists of cells, and the first cell of each is its heading. */
 export function table(heads, rows) {
@@ -75,14 +76,18 @@ export class List {
     const words = this.filter.value.trim().toLowerCase();
     const isFound = (item) => this.columns.some(([, value]) => String(value(item)).toLowerCase().includes(words));
     const matching = this.items.filter((item) => !words || isFound(item));
-    const [, value] = this.columns[this.by];
-    const byName = sortedBy(matching, this.columns[0][1]);
-    const shown = sortedBy(byName, value, this.isDown).slice(0, this.most);
+    const shown = this.sorted(matching).slice(0, this.most);
     const all = words ? `${count(matching.length, this.noun)} of ${this.items.length.toLocaleString("en")}` : count(matching.length, this.noun);
     show(this.told, shown.length < matching.length ? `the first ${shown.length.toLocaleString("en")} of ${all}` : all);
     this.more.hidden = shown.length === matching.length;
     const cells = (item) => this.columns.map(([, text, cell]) => (cell ? cell(item) : name(text(item) || "-")));
     show(this.body, table(this.columns.map(([title], at) => this.head(title, at)), shown.map(cells)));
+  }
+
+  sorted(items) {
+    if (this.by === UNSORTED) return items;
+    const [, value] = this.columns[this.by];
+    return sortedBy(sortedBy(items, this.columns[0][1]), value, this.isDown);
   }
 
   head(title, at) {

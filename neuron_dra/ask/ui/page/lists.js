@@ -1,8 +1,8 @@
 // Views of many things: what waits, faults, workloads, nodes, who holds what, and what a search found.
 
 import { count, make, name, show, shown, sorted } from "./dom.js";
-import { linkOf } from "./fleet.js";
-import { List, ageOf, filterField, sortButton, sortedBy } from "./list.js";
+import { faultsInOrder, linkOf } from "./fleet.js";
+import { List, UNSORTED, ageOf, filterField, sortButton, sortedBy } from "./list.js";
 import { age } from "./reports.js";
 import { link } from "./routes.js";
 import { STATES } from "./states.js";
@@ -56,8 +56,8 @@ export class FaultsView extends ListView {
       ["Kind", (row) => row.kind],
       ["Name", (row) => row.name, (row) => linkOf(row)],
       ["Detail", (row) => row.detail],
-    ]);
-    super(store, "Faults", "Nothing is wrong with nodes, UltraServers and pods.", list, () => [...store.all("wrong").values()]);
+    ], UNSORTED);
+    super(store, "Faults", "Nothing is wrong with nodes, UltraServers and pods.", list, () => faultsInOrder(store));
   }
 }
 
@@ -65,7 +65,7 @@ export class NodesView extends ListView {
   constructor(store) {
     const list = new List("nodes", "node", [
       ["Node", ([node]) => node, ([node]) => nodeLink(node)],
-      ["State", ([, row]) => row.state, ([, row]) => [make("span", { class: `key ${STATES[row.letter][0]}` }, row.letter), name(row.state)]],
+      ["State", ([, row]) => `${row.letter} ${row.state}`, ([, row]) => [make("span", { class: `key ${STATES[row.letter][0]}` }, row.letter), name(row.state)]],
       ["Type", ([, row]) => row.type || "unknown type"],
       ["UltraServer", ([, row]) => row.server, ([, row]) => (row.server ? make("a", { href: link("server", row.server) }, name(row.server)) : "-")],
       ["Free", ([, row]) => row.free, ([, row]) => shown(row.free)],
