@@ -14,7 +14,7 @@ from neuron_dra.ask.render import words
 from neuron_dra.ask.render.findings import Finding
 from neuron_dra.ask.why import node as why_node
 from neuron_dra.ask.why import pod as why_pod
-from neuron_dra.ask.world import faults, fleet, unseen
+from neuron_dra.ask.world import faults, unseen
 from neuron_dra.ask.world.faults import FleetFault
 from neuron_dra.ask.world.world import World
 from neuron_dra.core import catalogue, names, program, slices
@@ -39,7 +39,7 @@ _TO_DO: Final[Mapping[str, str]] = {
 def lines(world: World, only: str = "") -> Iterator[Line]:
     """Yield the line of each check, of all Neuron nodes or of one."""
     missing = unseen.kinds(world.snapshot)
-    all_names = sorted(neuron_nodes(world), key=fleet.natural)
+    all_names = sorted(neuron_nodes(world), key=words.natural)
     chosen = [name for name in all_names if only in ("", name)]
     yield from _pods(world, missing, only)
     yield from _slices(world, missing, chosen, only)
@@ -69,7 +69,7 @@ def _ultraservers(world: World) -> Iterator[Line]:
     """Yield the faults of UltraServers, equal ones in one line."""
     servers = faults.by_id(world)
     same: dict[str, list[FleetFault]] = defaultdict(list)
-    for name in sorted(world.ultraservers, key=fleet.natural):
+    for name in sorted(world.ultraservers, key=words.natural):
         for fault in faults.of_ultraserver(name, faults.members(world, name), servers.get(name)):
             same[fault.what].append(fault)
     for what, group in same.items():

@@ -18,7 +18,7 @@ from neuron_dra.ask.read.pod_views import PodView
 from neuron_dra.ask.read.views import WorkloadView
 from neuron_dra.ask.render import words
 from neuron_dra.ask.why import known_faults, trials
-from neuron_dra.ask.world import demand, fleet, unseen
+from neuron_dra.ask.world import demand, unseen
 from neuron_dra.ask.world.world import World
 from neuron_dra.core import program, releases, upgrades, versions
 from neuron_dra.core.releases import KnownBad
@@ -317,7 +317,7 @@ def _nodes(world: World, target: UpgradeTarget) -> Iterator[Line]:
 
 
 def _named(names: Sequence[str]) -> str:
-    return f"{words.count(len(names), 'node')} ({words.listed(sorted(names, key=fleet.natural))})"
+    return f"{words.count(len(names), 'node')} ({words.listed(sorted(names, key=words.natural))})"
 
 
 def _jobs(world: World, target: UpgradeTarget) -> Iterator[Line]:
@@ -340,13 +340,14 @@ def _jobs(world: World, target: UpgradeTarget) -> Iterator[Line]:
         yield ok(JOBS, "no pod with Neuron devices runs on a node with an older kubelet")
         return
     count = len(again) + len(alone)
+    pods_text = words.listed(sorted(again + alone, key=words.natural))
     text = (
         f"{words.count(count, 'pod')} with Neuron devices on nodes with older kubelets: they run on while the control "
-        f"plane is upgraded, and end when their node is drained: {words.listed(sorted(again + alone))}"
+        f"plane is upgraded, and end when their node is drained: {pods_text}"
     )
     yield ok(JOBS, text, "PodsEndWithDrain")
     if alone:
-        named = words.listed(sorted(alone))
+        named = words.listed(sorted(alone, key=words.natural))
         text = f"nothing creates these pods again after a drain, and kubectl drain needs --force for them: {named}"
         yield wrong(JOBS, "PodsNotCreatedAgain", text, "let them end first, or save what you need to create them again")
     for workload in world.snapshot.all("NeuronUltraServerWorkload"):

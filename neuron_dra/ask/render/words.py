@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -44,6 +45,15 @@ def count(number: int, noun: str) -> str:
 def amount(published: Sequence[str]) -> str:
     """Return how many published devices these are, by their names; an UltraServer publishes a node as one."""
     return count(len(published), "node" if names.NODE_DEVICE in published else "device")
+
+
+@functools.lru_cache(maxsize=16384)
+def natural(text: str) -> tuple[tuple[int, int | str], ...]:
+    """Return a key that sorts names as a person counts: node-2 before node-10."""
+    return tuple((0, int(part)) if part.isdecimal() else (1, part) for part in _PARTS.findall(text))
+
+
+_PARTS: Final = re.compile(r"\d+|\D+")
 
 
 def listed(texts: Iterable[str], most: int = 4) -> str:

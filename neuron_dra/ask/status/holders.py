@@ -62,7 +62,7 @@ def rows(nodes: Sequence[NodeView], namespace: str) -> list[Row]:
                     devices_by_holder.setdefault(holder.key, (holder, []))[1].append(device)
         for holder, devices in devices_by_holder.values():
             all_rows.append(_row(node, holder, devices))
-    return sorted(all_rows, key=lambda row: (-row.chips, row.namespace, row.who))
+    return sorted(all_rows, key=lambda row: (-row.chips, row.namespace, words.natural(row.who)))
 
 
 def _row(node: NodeView, holder: Holder, devices: Sequence[DeviceView]) -> Row:

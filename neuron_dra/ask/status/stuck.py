@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from neuron_dra.ask.render import words
 from neuron_dra.ask.world import demand, fleet, unseen
 from neuron_dra.ask.world.faults import FleetFault
 from neuron_dra.ask.world.world import World
@@ -66,7 +67,7 @@ def without_devices(world: World, namespace: str) -> list[FleetFault]:
                 pod_faults.append(FleetFault("pod", name, UNSEEN, f"no container names the claim {entry}"))
         if len(pod_faults) >= MOST:
             break
-    return sorted(pod_faults, key=lambda fault: fleet.natural(fault.name))
+    return sorted(pod_faults, key=lambda fault: words.natural(fault.name))
 
 
 def _placed(world: World, namespace: str) -> Iterator[Wire]:

@@ -166,7 +166,9 @@ async def _plugins(client: KubeClient, args: argparse.Namespace, namespace: str)
             f"no pod of the driver runs in namespace {args.driver_namespace}; --driver-namespace names another one"
         )
     named_nodes = [await _node_of(client, target, namespace) for target in args.targets]
-    chosen_nodes = [words.host(node, plugin_by_node) for node in named_nodes] or sorted(plugin_by_node)
+    chosen_nodes = [words.host(node, plugin_by_node) for node in named_nodes] or sorted(
+        plugin_by_node, key=words.natural
+    )
     for node in chosen_nodes:
         if node not in plugin_by_node:
             raise SettingsError(f"no pod of the driver runs on node {node}; {program.NAME} why node/{node} explains it")

@@ -101,7 +101,7 @@ def _of_group(world: World, subject: str, name: str, ultraserver: UltraServerVie
         findings.append(Finding("UltraServerFault", text, facts))
     state = f"has {words.count(len(group), 'node')}"
     tags = [member.tag for member in group if member.tag is not None]
-    reserved = sorted({tag.workload for tag in tags if not tested.is_test(tag)})
+    reserved = sorted({tag.workload for tag in tags if not tested.is_test(tag)}, key=words.natural)
     if any(map(tested.is_test, tags)):
         state += f", {tested.IN_A_TEST}, which ends for a workload that needs the nodes"
     if reserved:

@@ -119,6 +119,7 @@ def _of_name(world: World, kind: str, name: str, namespace: str) -> Report | Non
 
 def _of_kind(world: World, kind: str, namespace: str | None, selector: labels.Test) -> list[tuple[str, Report]]:
     """Return the reports about all objects of a kind, and about UltraServers that only nodes show, with their names."""
+    from neuron_dra.ask.render import words
     from neuron_dra.ask.why import answer
     from neuron_dra.ask.world import faults
 
@@ -126,7 +127,7 @@ def _of_kind(world: World, kind: str, namespace: str | None, selector: labels.Te
     for item in _selected(world.snapshot, kind, namespace, selector):
         reports.append((f"{kind.lower()}/{item['metadata']['name']}", answer.of(world, kind, item)))
     if kind == ULTRASERVER and selector is labels.EVERY:
-        for name in sorted(world.ultraservers.keys() - faults.objects_by_id(world)):
+        for name in sorted(world.ultraservers.keys() - faults.objects_by_id(world), key=words.natural):
             report = answer.of_published(world, name)
             if report is not None:
                 reports.append((f"{kind.lower()}/{name}", report))
@@ -191,13 +192,14 @@ def _print(reports: Sequence[tuple[str, Report]], form: str, *, several: bool) -
 def _selected(snapshot: Snapshot, kind: str, namespace: str | None, selector: labels.Test) -> list[Wire]:
     """Return the objects of a kind and namespace, None for all, with the labels, by name."""
     from neuron_dra.ask.read.views import MetaView
+    from neuron_dra.ask.render import words
 
     selected = []
     for item in snapshot.all(kind):
         meta = MetaView.of(item["metadata"])
         if namespace in (None, meta.namespace) and selector(meta.labels):
             selected.append(item)
-    return sorted(selected, key=lambda item: MetaView.of(item["metadata"]).name)
+    return sorted(selected, key=lambda item: words.natural(MetaView.of(item["metadata"]).name))
 
 
 def _absent_job(snapshot: Snapshot, kind: str, name: str, namespace: str, *, from_file: bool) -> str:

@@ -84,7 +84,7 @@ class Case:
     def blocked(self) -> list[Blocked]:
         """The nodes on which the claims that are not allocated yet could fit, and what is in the way there."""
         waiting = [claim for claim in self.claims if not ClaimView.of(claim).is_allocated]
-        return Blockers(self.world, self.pod, waiting).all()
+        return sorted(Blockers(self.world, self.pod, waiting).all(), key=lambda place: words.natural(place.name))
 
     @cached_property
     def reachable(self) -> list[Blocked]:
@@ -463,7 +463,7 @@ def allocated_elsewhere(case: Case) -> Details | None:
     for claim in case.claims:
         usable_nodes = case.reached(usable_nodes, claim)
         if not usable_nodes and node_selector(claim) is not None:
-            pools = sorted({result.pool for result in ClaimView.of(claim).results})
+            pools = sorted({result.pool for result in ClaimView.of(claim).results}, key=words.natural)
             return {"claim": claim["metadata"]["name"], "pools": ", ".join(pools)}
     return None
 

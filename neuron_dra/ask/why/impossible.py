@@ -325,7 +325,7 @@ def _too_many(
     matching: Mapping[str, Sequence[PoolDevice]],
     most: int,
 ) -> Finding:
-    largest = sorted(matching, key=lambda name: (-len(matching[name]), name))
+    largest = sorted(matching, key=lambda name: (-len(matching[name]), words.natural(name)))
     facts = Facts()
     if all(_is_whole(device) for devices in matching.values() for device in devices):
         node_count = words.count(ask.alternative.count, "node")

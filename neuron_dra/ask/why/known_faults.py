@@ -60,7 +60,7 @@ class _Concerned:
 
     @classmethod
     def of_pods(cls, pods: Iterable[tuple[str, str]]) -> _Concerned:
-        pod_keys = sorted(set(pods))
+        pod_keys = sorted(set(pods), key=lambda key: (key[0], words.natural(key[1])))
         return cls([f"pod {namespace}/{name}" for namespace, name in pod_keys], set(pod_keys))
 
 
@@ -81,9 +81,8 @@ def with_versions(world: World, control_plane: str, kubelets: Mapping[str, str])
             if not nodes:
                 continue
             versions = sorted({kubelets[name] for name in nodes})
-            where = (
-                f"kubelet {words.listed(versions)} of {words.count(len(nodes), 'node')} ({words.listed(sorted(nodes))})"
-            )
+            listed_nodes = words.listed(sorted(nodes, key=words.natural))
+            where = f"kubelet {words.listed(versions)} of {words.count(len(nodes), 'node')} ({listed_nodes})"
         else:
             nodes = set(kubelets)
             if not fault.affects(control_plane):

@@ -11,7 +11,7 @@ from neuron_dra.ask.read.views import ConditionView, UltraServerView, WorkloadVi
 from neuron_dra.ask.render import words
 from neuron_dra.ask.render.findings import Facts, Finding, ProposedChange, Report
 from neuron_dra.ask.why import creating, queue, situations, trials
-from neuron_dra.ask.world import budgets, fleet, tested, unseen
+from neuron_dra.ask.world import budgets, tested, unseen
 from neuron_dra.ask.world.world import Holder, World
 from neuron_dra.core import advice, program
 from neuron_dra.core.wire import Wire
@@ -67,7 +67,7 @@ def _allocated(world: World, workload: WorkloadView, allocated: Report) -> Repor
     meta = workload.metadata
     reserved = {name for name, tag in world.tags.items() if tag.workload == f"{meta.namespace}/{meta.name}"}
     used = {device.pool for device, holder in world.holders.items() if holder.pods}
-    empty = sorted(reserved - used, key=fleet.natural)
+    empty = sorted(reserved - used, key=words.natural)
     template = workload.template_name
     if not empty:
         return allocated
@@ -97,7 +97,7 @@ def _waiting_pods(world: World, namespace: str, template: str) -> list[str]:
         is_of_template = pod_view.metadata.namespace == namespace and template in templates
         if is_of_template and not pod_view.spec.node_name and not pod_view.has_ended:
             waiting.append(pod_view.metadata.name)
-    return sorted(waiting)
+    return sorted(waiting, key=words.natural)
 
 
 def _condition(condition: ConditionView) -> Finding:
@@ -128,7 +128,7 @@ def _on_node(world: World, name: str) -> str:
         if device.pool == name:
             holder_names.add(str(holder))
     none = "unknown" if "ResourceClaim" in unseen.kinds(world.snapshot) else "free"
-    return words.listed(sorted(holder_names), 2) or none
+    return words.listed(sorted(holder_names, key=words.natural), 2) or none
 
 
 def _stale(world: World, servers: Sequence[UltraServerView]) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
@@ -12,6 +11,7 @@ import msgspec
 
 from neuron_dra.ask.read.node_views import NodeHealthView
 from neuron_dra.ask.read.pod_views import PodView
+from neuron_dra.ask.render import words
 from neuron_dra.ask.world import demand
 from neuron_dra.ask.world.world import Holder, World
 from neuron_dra.core import catalogue, health, labels, names
@@ -92,7 +92,7 @@ def nodes(world: World, selected: labels.Test = labels.EVERY) -> list[NodeView]:
     for node in world.nodes.values():
         if selected(world.decoded(node).labels) and (node_view := _node(world, node)) is not None:
             node_views.append(node_view)
-    return sorted(node_views, key=lambda node_view: natural(node_view.name))
+    return sorted(node_views, key=lambda node_view: words.natural(node_view.name))
 
 
 def view(world: World, name: str) -> NodeView | None:
@@ -101,14 +101,6 @@ def view(world: World, name: str) -> NodeView | None:
     if node is None:
         return None
     return _node(world, node)
-
-
-def natural(text: str) -> list[tuple[int, int | str]]:
-    """Return a key that sorts numbers in names by value."""
-    return [(0, int(part)) if part.isdecimal() else (1, part) for part in _PARTS.findall(text)]
-
-
-_PARTS: Final = re.compile(r"\d+|\D+")
 
 
 def _node(world: World, wire: Wire) -> NodeView | None:
@@ -266,7 +258,7 @@ def ultraservers(node_views: Iterable[NodeView]) -> dict[str, list[NodeView]]:
         if node.ultraserver:
             groups[node.ultraserver].append(node)
     ordered = {}
-    for key in sorted(groups, key=natural):
+    for key in sorted(groups, key=words.natural):
         ordered[key] = sorted(groups[key], key=lambda node: node.position)
     return ordered
 

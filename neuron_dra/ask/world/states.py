@@ -49,7 +49,7 @@ def of(node: NodeView, missing: Collection[str]) -> NodeState:
         return NodeState(StateKind.CORDONED, "cordoned")
     holder_names = {str(holder) for device in node.devices for holder in device.holders}
     if holder_names:
-        holders_text = words.listed(sorted(holder_names, key=fleet.natural), 2)
+        holders_text = words.listed(sorted(holder_names, key=words.natural), 2)
         if node.faulty:  # a fault is what a reader looks for, whoever holds the devices
             return NodeState(StateKind.UNHEALTHY, f"{holders_text}; {node.faulty} unhealthy")
         return NodeState(StateKind.HELD, holders_text)

@@ -8,6 +8,7 @@ from neuron_dra.ask.read.claim_views import ClaimUsers, ClaimView, ConsumerView
 from neuron_dra.ask.read.pod_views import PodPlace, PodView
 from neuron_dra.ask.read.snapshot import Snapshot
 from neuron_dra.ask.read.views import OwnerView
+from neuron_dra.ask.render import words
 from neuron_dra.core.wire import Wire
 
 
@@ -30,7 +31,7 @@ def pods(snapshot: Snapshot, claim: Wire) -> tuple[str, ...]:
 def _pods(snapshot: Snapshot, claim_users: ClaimUsers) -> tuple[str, ...]:
     named = [consumer.name for consumer in claim_users.consumers("pods")]
     if claim_users.groups:
-        named += sorted(_members(snapshot, claim_users.metadata.namespace, claim_users.groups))
+        named += sorted(_members(snapshot, claim_users.metadata.namespace, claim_users.groups), key=words.natural)
     return tuple(dict.fromkeys(named))
 
 
