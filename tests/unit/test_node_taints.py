@@ -66,6 +66,17 @@ def test_unknown_taint_is_named_with_its_effect_and_nothing_is_proposed() -> Non
     assert finding.changes == ()
 
 
+def test_of_an_unknown_taint_why_says_who_can_tell_and_how_to_remove_it() -> None:
+    [text] = [text for label, text in about_pod(tainted(UNKNOWN)).facts if label == "to check"]
+    assert text.endswith("if pods may run there: kubectl taint node a example.com/mystery:NoSchedule-")
+
+
+@pytest.mark.parametrize("known", KNOWN, ids=lambda known: known.key + known.value)
+def test_no_taint_of_a_known_program_is_to_be_removed_by_hand(known: KnownTaint) -> None:
+    for marks in ([mark_of(known)], [UNKNOWN, mark_of(known)]):
+        assert not any("kubectl taint" in text for _, text in about_pod(tainted(*marks)).facts)
+
+
 @pytest.mark.parametrize("known", [known for known in KNOWN if known.meaning in LEAVING], ids=lambda known: known.key)
 def test_node_that_goes_away_is_not_to_be_uncordoned(known: KnownTaint) -> None:
     items = tainted({**mark_of(known), "effect": "PreferNoSchedule"}, cordoned=True)

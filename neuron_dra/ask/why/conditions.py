@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
@@ -288,9 +287,7 @@ def class_missing(case: Case) -> Details | None:
 
 
 def classes(case: Case, details: Details) -> Pairs:
-    uses = Counter(users.classes(case.world.snapshot))
-    nearest_names = words.by_nearness(details["name"], case.world.classes, uses)
-    yield AVAILABLE, words.listed(nearest_names, 8) or "no DeviceClass at all"
+    yield AVAILABLE, sizes.nearest_classes(case.world, details["name"]) or "no DeviceClass at all"
 
 
 def nearest_class(case: Case, details: Details) -> Iterator[ProposedChange | None]:

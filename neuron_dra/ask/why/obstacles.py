@@ -75,6 +75,8 @@ def _finding(world: World, pod: Wire, names: Sequence[str], blocked: Sequence[Bl
             continue  # the first line has it
         details = (_detail(world, pod, name, blocked_node) for blocked_node in blocked)
         facts.some(_LABELS[name], details, most=3, of=len(blocked))
+    if NODE in names:
+        facts.add("to check", _removable_taints(world, pod, blocked[0]))
     if TAINT in names:
         facts.some("rule", _rules(world, blocked), most=3)
     if HELD in names:
@@ -162,6 +164,21 @@ def _objection_parts(world: World, pod: Wire, blocked: Blocked) -> list[str]:
     if not nodes.is_selected(pod, node):
         texts.append("it does not match the pod's node selector or affinity")
     return texts or ["the pod names another node"]
+
+
+def _removable_taints(world: World, pod: Wire, blocked: Blocked) -> str:
+    """Return how to ask about taints of which nothing is known, and how to remove them; empty if one is known.
+
+    It is no proposed change: such a taint may be there because the node is broken. Only who set it can tell.
+    """
+    untolerated = nodes.untolerated(pod, world.decoded(blocked.node))
+    if not untolerated or any(taints.known(taint.key, taint.value) is not None for taint in untolerated):
+        return ""
+    marks = " ".join(f"{taint.key}:{taint.effect}-" for taint in untolerated)
+    return (
+        f"who tainted it, and why: kubectl get node {blocked.name} -o yaml --show-managed-fields; "
+        f"if pods may run there: kubectl taint node {blocked.name} {marks}"
+    )
 
 
 def _taints(world: World, blocked: Sequence[Blocked]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
@@ -11,13 +12,15 @@ from neuron_dra.ask.read.views import NamespaceView
 from neuron_dra.ask.render import words
 from neuron_dra.ask.render.findings import ProposedChange
 from neuron_dra.ask.why import trials
-from neuron_dra.ask.world import demand
+from neuron_dra.ask.world import demand, users
 from neuron_dra.ask.world.world import World
 from neuron_dra.core import names
 from neuron_dra.core.wire import Obj, Wire
 
 _SIZED: Final = re.compile(rf"(?P<kind>connected|cores)-(?P<size>\d{{1,4}})\.{re.escape(names.DRIVER)}")
 _TRIED: Final = 8
+_NEAR: Final = 0.8
+_FEW: Final = 4
 
 
 def amount(class_name: str, count: int) -> str:
@@ -30,6 +33,17 @@ def amount(class_name: str, count: int) -> str:
         return f"{words.count(count, 'part')} of {words.count(size, 'core')} ({words.count(count * size, 'core')})"
     each = words.count(size, "connected device")
     return f"{words.count(count, 'set')} of {each} ({words.count(count * size, 'device')})"
+
+
+def nearest_classes(world: World, name: str) -> str:
+    """Return the DeviceClasses nearest to a name, then those with the most uses; empty if there is none.
+
+    There are dozens of classes with a size. One that is no near name would hide the others.
+    """
+    uses = Counter(users.classes(world.snapshot))
+    nearest_names = words.by_nearness(name, world.classes, uses)
+    nearest_names.sort(key=lambda other: bool(_SIZED.fullmatch(other)) and words.likeness(name, other) < _NEAR)
+    return words.listed(nearest_names, _FEW)
 
 
 def class_of_limit(resource: str, number: object) -> str:
@@ -58,12 +72,34 @@ def changes(world: World, pod: Wire, class_name: str) -> tuple[ProposedChange, .
 
 
 def _first(world: World, pod: Wire, class_name: str, candidates: Iterable[str]) -> ProposedChange | None:
+    is_rewritten = _is_rewritten(world, pod, class_name)
     for name in candidates:
         text = f"in the pod's limits, write {name} instead of {class_name}"
+        if is_rewritten:
+            text = f"in the pod's limits, write {_plugin_limit(name)}: a policy makes it {name}"
         change = trials.attempt(world, pod, text, [_with_limit(pod, class_name, name)])
         if change is not None:
             return change
     return None
+
+
+def _is_rewritten(world: World, pod: Wire, class_name: str) -> bool:
+    """Return True if a policy wrote the class in place of a limit of the device plugin, for all that is known."""
+    is_one_set = demand.limits(pod).get(demand.IMPLICIT + class_name) == 1
+    return is_one_set and _rewrites(world, PodView.of(pod).metadata.namespace or "default")
+
+
+def _rewrites(world: World, namespace: str) -> bool:
+    """Return True if a policy rewrites limits of the device plugin in a namespace."""
+    labels = NamespaceView.of(world.snapshot.get("Namespace", namespace)).metadata.labels
+    return labels.get(names.REWRITES_LIMITS) == "true"
+
+
+def _plugin_limit(class_name: str) -> str:
+    """Return the limit of the device plugin that the policy rewrites to a class, as a manifest has it."""
+    kind, _, size = class_name.partition(".")[0].partition("-")
+    resource = "aws.amazon.com/neuroncore" if kind == "cores" else "aws.amazon.com/neuron"
+    return f"{resource}: {size}"
 
 
 def _with_limit(pod: Wire, class_name: str, name: str) -> Wire:
@@ -93,13 +129,11 @@ def rewriting(world: World, pod: Wire, resource: str) -> tuple[tuple[str, str], 
         return ()
     namespace = PodView.of(pod).metadata.namespace or "default"
     label = f"{names.REWRITES_LIMITS}=true"
-    raw_namespace = world.snapshot.get("Namespace", namespace)
-    is_labelled = NamespaceView.of(raw_namespace).metadata.labels.get(names.REWRITES_LIMITS) == "true"
-    if is_labelled:
+    if _rewrites(world, namespace):
         text = (
             f"namespace {namespace} has the label {label} now, so a policy writes {name} into new pods: create it again"
         )
-    elif raw_namespace is not None:
+    elif world.snapshot.get("Namespace", namespace) is not None:
         text = f"kubectl label namespace {namespace} {label}: then a policy writes {name} into new pods"
     else:
         text = f"while namespace {namespace} has the label {label}, a policy writes {name} into new pods"

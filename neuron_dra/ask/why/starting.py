@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from neuron_dra.ask.read.pod_views import PodView
 from neuron_dra.ask.read.views import EventView
 from neuron_dra.ask.render.findings import Facts, Finding
-from neuron_dra.ask.world import events
+from neuron_dra.ask.world import events, immutable
+from neuron_dra.ask.world.demand import PodClaim
 from neuron_dra.ask.world.world import World
 from neuron_dra.core.wire import Wire
 
@@ -38,8 +40,11 @@ def findings(world: World, pod: Wire) -> list[Finding]:
         if (shown := _from_event(world, event, node)) is not None:
             causes.append(shown)
     configured = _configuration(world, pod)
-    if configured and not any(cause.code == "DriverRejects" for cause in causes):
-        causes.insert(0, configured)
+    if configured is not None:
+        rejections = [cause for cause in causes if cause.code == configured.code]
+        causes = [cause for cause in causes if cause.code != configured.code]
+        first = rejections[0] if rejections else configured
+        causes.insert(0, replace(first, facts=tuple(dict.fromkeys([*first.facts, *configured.facts]))))
     causes += _containers(world, pod)
     if not causes and node not in world.nodes and world.nodes:
         causes.append(Finding("NodeGone", f"node {node} does not exist: its pods are deleted after some minutes"))
@@ -137,8 +142,18 @@ def _configuration(world: World, pod: Wire) -> Finding | None:
         if pod_claim.claim is None or not pod_claim.seen.is_allocated:
             continue
         if text := refusals.of_allocation(pod_claim.claim["status"]["allocation"], types):
-            return Finding("DriverRejects", f"the driver rejects the claim: {text}")
+            facts = (("to do", _corrected(pod_claim, pod)),)
+            return Finding("DriverRejects", f"the driver rejects the claim: {text}", facts)
     return None
+
+
+def _corrected(pod_claim: PodClaim, pod: Wire) -> str:
+    """Return how a person corrects the configuration of a claim: neither a claim nor a template can be changed."""
+    if not pod_claim.template_name:
+        return f"correct ResourceClaim {pod_claim.claim_name}, which kubectl apply cannot change: {immutable.REPLACE}"
+    text = f"correct ResourceClaimTemplate {pod_claim.template_name}, which kubectl apply cannot change: "
+    text += f"{immutable.REPLACE}, then delete the pod"
+    return text if immutable.controller(PodView.of(pod)) else f"{text} and create it again"
 
 
 def _containers(world: World, pod: Wire) -> Sequence[Finding]:

@@ -11,7 +11,7 @@ from neuron_dra.ask.render import words
 from neuron_dra.ask.world.world import World
 from neuron_dra.core.wire import Wire
 
-_REPLACE: Final = "kubectl replace --force -f FILE"
+REPLACE: Final = "kubectl replace --force -f FILE"
 _NAMED: Final = 3
 
 
@@ -19,9 +19,9 @@ def steps(world: World, pod: Wire, replaced: Sequence[Wire]) -> str:
     """Return how a person applies a change of these objects for a pod; empty if kubectl edit or apply does it."""
     changed_kinds = {raw_object["kind"] for raw_object in replaced if _has_other_spec(world, raw_object)}
     if "ResourceClaimTemplate" in changed_kinds:
-        return f"kubectl apply cannot change a template: {_REPLACE}{_pods_of_template(world, pod, replaced)}"
+        return f"kubectl apply cannot change a template: {REPLACE}{_pods_of_template(world, pod, replaced)}"
     if "ResourceClaim" in changed_kinds:
-        return f"kubectl apply cannot change a claim: {_REPLACE}; its pods get the new claim"
+        return f"kubectl apply cannot change a claim: {REPLACE}; its pods get the new claim"
     if "Pod" in changed_kinds:
         return _of_pod(pod, replaced)
     return ""
@@ -66,7 +66,7 @@ def _of_pod(pod: Wire, replaced: Sequence[Wire]) -> str:
     [changed] = [raw_object for raw_object in replaced if raw_object["kind"] == "Pod"]
     if {**changed["spec"], "tolerations": None} == {**pod["spec"], "tolerations": None}:
         return ""
-    return f"kubectl apply cannot change this in a pod: {_REPLACE}"
+    return f"kubectl apply cannot change this in a pod: {REPLACE}"
 
 
 def controller(pod: PodView) -> str:
