@@ -7,8 +7,9 @@ from typing import Final
 
 from neuron_dra.ask.render import terminal, words
 from neuron_dra.ask.topology import matrix
-from neuron_dra.ask.world import picture
+from neuron_dra.ask.world import interfaces, picture
 from neuron_dra.ask.world.fleet import NodeView
+from neuron_dra.ask.world.interfaces import InterfaceView
 from neuron_dra.ask.world.picture import CLOSED, FAULT, FREE, MANY, NOTHING, PAIRS, Legend, Picture
 from neuron_dra.ask.world.world import World
 
@@ -28,7 +29,37 @@ def node(world: World, view: NodeView, *, wide: bool = False) -> list[str]:
     for text in picture.free_groups(view):
         out += [f"  {line}" for line in terminal.wrapped(text)]
     out += _legend([node_picture], legend)
-    return out + _matrix(world, [view], wide=wide)
+    return out + _interfaces(world, view) + _matrix(world, [view], wide=wide)
+
+
+def _interfaces(world: World, view: NodeView) -> list[str]:
+    """Return a line for each EFA interface of a node; none if it publishes none."""
+    node_interfaces = interfaces.of_node(world, view.name)
+    if not node_interfaces:
+        return []
+    closed = picture.why_closed(view)
+    free = 0 if closed else sum(interface.free for interface in node_interfaces)
+    parts = [f"{free} of {words.count(len(node_interfaces), 'EFA interface')} free"]
+    states = {
+        "held": sum(interface.holder is not None for interface in node_interfaces),
+        "unhealthy": sum(bool(interface.faults) for interface in node_interfaces),
+    }
+    parts += [f"{number} {text}" for text, number in states.items() if number]
+    if interfaces.foreign_slices(world, view.name):
+        parts.append("published by DRANET")
+    rows = [["INTERFACE", "RDMA NAME", "NEXT TO", "STATE"]]
+    for interface in node_interfaces:
+        next_to = interfaces.devices_next_to([interface]) or "-"
+        state = _interface_state(interface) or closed or "free"
+        rows.append([interface.name, interface.rdma_name or "-", next_to, state])
+    return ["", *terminal.wrapped(", ".join(parts), first="  ", rest="    "), *terminal.table(rows, indent="  ")]
+
+
+def _interface_state(interface: InterfaceView) -> str:
+    texts = [interface.faults]
+    if interface.holder is not None:
+        texts.insert(0, f"held by {interface.holder}")
+    return ", ".join(text for text in texts if text)
 
 
 def ultraserver(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
@@ -12,9 +13,10 @@ from neuron_dra.ask.read.views import MetaView
 from neuron_dra.ask.render import words
 from neuron_dra.ask.render.findings import Facts, Finding, Report
 from neuron_dra.ask.why import pod as why_pod
-from neuron_dra.ask.world import events, faults, fleet, reported, selection, tested, unseen
+from neuron_dra.ask.world import events, faults, fleet, interfaces, reported, selection, tested, unseen
+from neuron_dra.ask.world.interfaces import InterfaceView
 from neuron_dra.ask.world.world import World
-from neuron_dra.core import catalogue, health, members, names, releases, runtimes, taints
+from neuron_dra.core import catalogue, efa, health, members, names, program, releases, runtimes, taints
 from neuron_dra.core.wire import Wire
 from neuron_dra.simulate import model
 from neuron_dra.simulate import pools as slice_pools
@@ -30,6 +32,10 @@ def report(world: World, node: Wire) -> Report:
         published += spec.published
     held_count = sum((device.driver, device.pool) == (names.DRIVER, name) for device in world.holders)
     state = _published(world, published, held_count) if own_specs else "publishes no Neuron devices"
+    node_interfaces = interfaces.of_node(world, name)
+    if node_interfaces:
+        held_interfaces = sum(interface.holder is not None for interface in node_interfaces)
+        state += f", and {words.count(len(node_interfaces), 'EFA interface')}, {held_interfaces} held"
     notes: tuple[str, ...] = ()
     tag = world.tags.get(name)
     if tag is not None and tested.is_test(tag):
@@ -37,8 +43,25 @@ def report(world: World, node: Wire) -> Report:
     elif tag is not None:
         state += f", reserved for workload {tag.workload} ({tag.phase.value})"
         notes = ("claims of other workloads are rejected here",)
+    notes += tuple(_interface_holders(node_interfaces))
     notes += tuple(_repaired(world, node, causes))
     return Report(f"node {name}", state, tuple(causes), notes, fine=not causes)
+
+
+def _interface_holders(node_interfaces: Sequence[InterfaceView]) -> Iterator[str]:
+    """Yield who holds EFA interfaces of a node, and next to which devices these are."""
+    interfaces_by_holder: dict[str, list[InterfaceView]] = defaultdict(list)
+    for interface in node_interfaces:
+        if interface.holder is not None:
+            interfaces_by_holder[str(interface.holder)].append(interface)
+    for holder, held_interfaces in list(interfaces_by_holder.items())[:_MOST_HOLDERS]:
+        interface_names = words.listed(interface.name for interface in held_interfaces)
+        devices = interfaces.devices_next_to(held_interfaces)
+        place = f", next to {devices}" if devices else ""
+        yield f"{holder} holds {words.count(len(held_interfaces), 'EFA interface')} ({interface_names}){place}"
+    if len(interfaces_by_holder) > _MOST_HOLDERS:
+        more = words.count(len(interfaces_by_holder) - _MOST_HOLDERS, "more holder")
+        yield f"{more} of EFA interfaces: {program.NAME} topology has all"
 
 
 def _published(world: World, published: Sequence[Wire], held_count: int) -> str:
@@ -186,6 +209,21 @@ def _unhealthy(world: World, node: Wire) -> Finding | None:
     return None
 
 
+def _interface(world: World, node: Wire) -> Finding | None:
+    """Return the finding for EFA interfaces that are unhealthy or tainted."""
+    facts, advice = Facts(), list[str]()
+    for interface in interfaces.of_node(world, node["metadata"]["name"]):
+        if interface.faults:
+            facts.add(interface.name, interface.faults)
+            advice += efa.ADVICE.get(interface.faults, "").partition("; ")[2:]
+    if not facts.items:
+        return None
+    number = words.count(len(facts.items), "EFA interface")
+    for text in dict.fromkeys(text for text in advice if text):
+        facts.add("to do", text)
+    return Finding("InterfaceTainted", f"{number} unhealthy or tainted: no new claim gets them", facts.done())
+
+
 def _mark(taint: model.DeviceTaint) -> str:
     """Return a taint as kubectl prints it."""
     value_text = f"={taint.value}" if taint.value else ""
@@ -233,6 +271,7 @@ def _events(world: World, node: Wire, codes: Sequence[str]) -> Iterator[Finding]
             yield Finding(reason, text, (("event", reason),))
 
 
+_MOST_HOLDERS: Final = 8  # of EFA interfaces, in the report about a node
 _OF_DEVICES: Final = ("DeviceTainted", "DevicesMissing", "NoDevicesPublished", "PoolIncomplete", "PoolContradictory")
 
 
@@ -251,6 +290,7 @@ _CHECKS: Final[tuple[Callable[[World, Wire], Finding | None], ...]] = (
     _plugin_alive,
     _silent,
     _unhealthy,
+    _interface,
     _cordoned,
     _ultraserver,
 )

@@ -114,9 +114,16 @@ def _mark(node: NodeView, device: DeviceView | None, legend: Legend) -> tuple[st
         return legend.letter(str(device.holders[0])), held_by
     if node.tag is not None:
         return legend.letter(f"workload {node.tag.workload}"), f"reserved for workload {node.tag.workload}"
-    if not node.ready or not node.schedulable:
-        return CLOSED, "node not Ready" if not node.ready else "node cordoned"
+    if why := why_closed(node):
+        return CLOSED, why
     return FREE, "free"
+
+
+def why_closed(node: NodeView) -> str:
+    """Return why no pod can get a free device of a node; empty if pods can."""
+    if not node.ready:
+        return "node not Ready"
+    return "" if node.schedulable else "node cordoned"
 
 
 _SHAPES: Final = {"torus": "4 x 4 torus", "switch": "all connected by a switch"}

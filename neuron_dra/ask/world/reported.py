@@ -8,7 +8,7 @@ from typing import Final
 
 from neuron_dra.ask.read.pod_views import PodView
 from neuron_dra.ask.read.views import EventView
-from neuron_dra.ask.world import events
+from neuron_dra.ask.world import events, interfaces
 from neuron_dra.ask.world.world import World
 from neuron_dra.core import vocabulary
 from neuron_dra.core.wire import Wire
@@ -25,6 +25,8 @@ SILENCING: Final = (
     "NeuronDriverLeaving",
 )
 """Reasons for which the driver publishes nothing."""
+STANDS_DOWN: Final = "NeuronEfaStandsDown"
+"""The reason of the Event of an EFA driver that does not publish: its slice shows that this is over."""
 _REASONS: Final = {event.name for event in vocabulary.EVENTS if event.of == "Node"} - {"NeuronDeviceUnhealthy"}
 _OF_A_POD: Final = re.compile(r"pod (?P<namespace>[^/ ]+)/(?P<name>\S+) \([^)]*\) on node ")
 """The beginning of a message about a pod with devices of a device plugin, unless it is one of several pods."""
@@ -39,6 +41,8 @@ def of_node(world: World, node: Wire) -> list[EventView]:
     if not world.events.get(("Node", "", name)):
         return []
     shown_by_slices = SHOWN_BY_SLICES if world.specs_of(name) else ()
+    if interfaces.is_published_here(world, name):
+        shown_by_slices = (*shown_by_slices, STANDS_DOWN)
     about = events.about(world, "Node", node)
     current = []
     for event in newest(event for event in about if event.reason in _REASONS and event.type != "Normal"):

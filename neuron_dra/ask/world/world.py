@@ -337,6 +337,10 @@ class World:
         """Return what this driver publishes on a node: its slices."""
         return [spec for spec in self._specs.get(node, ()) if spec.is_ours]
 
+    def all_specs_of(self, node: str) -> Sequence[SliceSpecView]:
+        """Return what all drivers publish on a node: their slices."""
+        return self._specs.get(node, ())
+
     @derived("ResourceSlice")
     def _specs(self) -> Mapping[str, list[SliceSpecView]]:
         specs_by_node: dict[str, list[SliceSpecView]] = defaultdict(list)
