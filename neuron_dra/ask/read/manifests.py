@@ -12,6 +12,8 @@ from neuron_dra.errors import SettingsError
 
 NODE_NAME: Final = "neuron.aws.com/spec.nodeName"
 """An annotation of pods: the node that their manifest names, past the scheduler."""
+SIMULATED: Final = "simulated-"
+"""The beginning of the UIDs of pods that a simulation made from manifests."""
 MOST_PODS: Final = 100_000
 CLUSTER_SCOPED: Final = ("DeviceClass", "DeviceTaintRule", "ResourceSlice", "Node", "Namespace")
 KEPT: Final = (*CLUSTER_SCOPED, "ResourceClaim", "ResourceClaimTemplate", "ResourceQuota")
@@ -113,7 +115,7 @@ def _pod(source: Any, name: str, namespace: str, owner: str) -> Obj:
     meta = source.get("metadata") or {}
     if not isinstance(meta, dict):
         raise SettingsError(f"{owner}: the metadata of its pods is {meta!r}: it must be an object")
-    metadata = {"name": name, "namespace": namespace, "uid": f"simulated-{namespace}-{name}"}
+    metadata = {"name": name, "namespace": namespace, "uid": f"{SIMULATED}{namespace}-{name}"}
     past = {NODE_NAME: str(spec["nodeName"])} if spec.get("nodeName") else {}
     return {
         "apiVersion": "v1",

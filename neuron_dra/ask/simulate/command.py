@@ -16,6 +16,7 @@ from neuron_dra.errors import SettingsError
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
+    from neuron_dra.ask.read.manifests import Manifests
     from neuron_dra.ask.read.snapshot import Key, Snapshot
     from neuron_dra.ask.simulate.simulation import PodOutcome
     from neuron_dra.ask.world.container_sight import ContainerSight
@@ -70,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
     from neuron_dra.ask.read.snapshot import build, key_of
     from neuron_dra.ask.render import terminal
     from neuron_dra.ask.simulate import annotated, deployed, reserved, rewritten, simulation
-    from neuron_dra.ask.world import server, unseen
+    from neuron_dra.ask.world import server
     from neuron_dra.ask.world.world import World
 
     gc.disable()  # a fleet has millions of values, none of which is garbage
@@ -85,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
     expanded = manifests.expand(files, namespace)
     checked = build([*expanded.objects, *expanded.pods, *expanded.daemons])  # checks the fields
     if not expanded.pods and not expanded.daemons:
-        raise SettingsError(f"{', '.join(names)}: no pods to place" + "".join(f"; {n}" for n in expanded.notes))
+        raise SettingsError(f"{', '.join(names)}: no pods to place{_without_pods(expanded)}")
     snapshot = cluster_snapshot or _imagined(args, checked)
     annotated_jobs = annotated.workloads(expanded, snapshot)
     workloads = build([*expanded.workloads, *annotated_jobs.objects]).all("NeuronUltraServerWorkload")
@@ -105,7 +106,7 @@ def run(args: argparse.Namespace) -> int:
         *((*_without_interfaces(outcomes), *_without_ultraservers(outcomes)) if args.fleet else ()),
         *annotated_jobs.notes,
         *reservations.notes,
-        *filter(None, [*rewritten.unknown(snapshot, pods), unseen.note(snapshot)]),
+        *_about_the_cluster(snapshot, pods),
         *([OLD_NOTE] if rules.permutations else _faults(args)),
         *_unpredictable(outcomes, trial.world),
         *_of_the_scheduler(trial.world, args.kubernetes or snapshot.version),
@@ -123,6 +124,42 @@ def run(args: argparse.Namespace) -> int:
     if all(outcome.runs for outcome in outcomes):
         return 0
     return 1
+
+
+def _without_pods(expanded: Manifests) -> str:
+    """Return what manifests without pods lack, as the end of an error."""
+    kinds = dict.fromkeys(str(raw_object["kind"]) for raw_object in (*expanded.objects, *expanded.workloads))
+    hint = ""
+    if kinds:
+        hint = f"; a {' or '.join(kinds)} gets devices when a pod uses it: add a pod or a Job that names it"
+    return hint + "".join(f"; {note}" for note in expanded.notes)
+
+
+def _about_the_cluster(snapshot: Snapshot, pods: Sequence[Wire]) -> list[str]:
+    """Return notes about what was not read, pods that the cluster has already, and quotas that nobody counts."""
+    from neuron_dra.ask.read.pod_views import PodView
+    from neuron_dra.ask.read.snapshot import key_of
+    from neuron_dra.ask.read.views import QuotaView
+    from neuron_dra.ask.render import words
+    from neuron_dra.ask.simulate import rewritten
+    from neuron_dra.ask.why import creating
+    from neuron_dra.ask.world import unseen
+
+    notes = list(filter(None, [*rewritten.unknown(snapshot, pods), unseen.note(snapshot)]))
+    present_names = []
+    for pod in pods:
+        stored = snapshot.objects.get(key_of(pod))
+        if stored is not None and not PodView.of(stored).has_ended:
+            present_names.append(f"{pod['metadata']['namespace']}/{pod['metadata']['name']}")
+    if present_names:
+        listed_names = words.listed(present_names)
+        notes.append(f"in the cluster already, with the devices that they have, and placed once more: {listed_names}")
+    namespaces = {pod["metadata"].get("namespace") for pod in pods}
+    for quota in map(QuotaView.of, snapshot.all("ResourceQuota")):
+        if quota.metadata.namespace in namespaces and creating.is_uncounted(quota):
+            name = f"{quota.metadata.namespace}/{quota.metadata.name}"
+            notes.append(f"not counted: ResourceQuota {name}, which has no status, as without a quota controller")
+    return notes
 
 
 def _reserves(raw_object: Wire) -> bool:

@@ -80,13 +80,21 @@ def _quota(world: World, claim: PodClaim, pod: Wire) -> ClaimProblem | None:
     amounts = _counted(claim.seen)
     for raw_quota in world.snapshot.all("ResourceQuota"):
         quota = QuotaView.of(raw_quota)
-        if quota.metadata.namespace != namespace:
+        if quota.metadata.namespace != namespace or is_uncounted(quota):
             continue
         hard, used = quota.spec.hard, quota.status.used
         for resource, amount in amounts.items():
             if resource in hard and _number(used.get(resource)) + amount > _number(hard[resource]):
                 return ClaimProblem("QuotaExceeded", claim, raw_quota, resource)
     return None
+
+
+def is_uncounted(quota: QuotaView) -> bool:
+    """Return True for a stored quota without a status: no controller counts for it, and nothing enforces it.
+
+    A quota of a manifest has no status yet, and counts.
+    """
+    return bool(quota.metadata.creation_timestamp) and not quota.status.hard
 
 
 def _counted(claim: ClaimView) -> Mapping[str, int]:
