@@ -79,6 +79,7 @@ NODES: Final = {
     "DevicePluginAlive": "a Neuron device plugin runs on the node, so the driver publishes nothing",
     "PodsMissing": "a workload has all its nodes, and some of them have no pod",
     "DevicesMissing": "fewer devices are published than the instance type has",
+    "EfaTwoManagers": "this driver and DRANET both publish the node's EFA interfaces, so claims get none",
     "InterfaceTainted": "EFA interfaces of the node are unhealthy or tainted",
     "KubeletBroken": "the kubelet's version may hang while it prepares devices",
     "KubeletTooOld": "the kubelet is older than the driver supports",

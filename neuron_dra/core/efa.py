@@ -26,6 +26,7 @@ from neuron_dra.errors import ClaimError, DeviceInUse
 CLASS: Final = "efa.networking.k8s.aws"
 PCI_DEVICE: Final = "Elastic Fabric Adapter (EFA)"
 PCI_VENDOR: Final = "Amazon.com, Inc."
+DEVICE_PLUGIN_RESOURCE: Final = "vpc.amazonaws.com/efa"
 PCIE_ROOT: Final = "resource.kubernetes.io/pcieRoot"
 UNHEALTHY: Final = f"{names.DRIVER}/{health.ATTRIBUTE}"
 INTERFACES: Final = 64

@@ -7,18 +7,22 @@ returns.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 from neuron_dra.api.claims import ResourceClaim
 from neuron_dra.core.checkpoint import SLOTS
 from neuron_dra.core.claims import ClaimRef
+from neuron_dra.core.efa import EfaReading
 from neuron_dra.core.facts import NodeFacts
 from neuron_dra.core.in_use import ListedPod
 from neuron_dra.core.wire import Wire
 from neuron_dra.kube.client import KubeClient
 from neuron_dra.node import boot
+from neuron_dra.node.efa import managers
+from neuron_dra.node.efa.hardware import interface_reader
 from neuron_dra.node.endpoints.liveness import Liveness
 from neuron_dra.node.hardware import sysfs
 from neuron_dra.node.hardware.reader import Overdue, Reader
@@ -30,7 +34,19 @@ from neuron_dra.node.timing import LivenessTiming
 from neuron_dra.settings import PluginSettings
 
 T = TypeVar("T")
-__all__ = ["Overdue", "Survey", "in_thread"]
+__all__ = ["Overdue", "Survey", "SurveyedInterfaces", "in_thread"]
+
+
+@dataclass(frozen=True, slots=True)
+class SurveyedInterfaces:
+    """The EFA interfaces of the host, and why this driver stands down for another manager of them (or is empty).
+
+    `unread` names what could not be read, where another manager may be.
+    """
+
+    reading: EfaReading
+    why_not: str = ""
+    unread: tuple[str, ...] = ()
 
 
 async def in_thread(work: Callable[..., T], *args: object) -> T:
@@ -80,6 +96,28 @@ class Survey:
         with contextlib.suppress(ConnectionError):  # that the kubelet does not list them is another check's to report
             pods = coexistence.pods_of_a_device_plugin(await self.pods())
         return coexistence.explanation(socket, coexistence.advertised(node), name, pods)
+
+    async def interfaces(
+        self, node: Wire | None, node_name: str, slice_names: Collection[str] | None
+    ) -> SurveyedInterfaces:
+        """Return the EFA interfaces of the host, and who else manages them. Raises OSError.
+
+        `node` is the Node with this name, `slice_names` are those of its slices of dra.net; None if they are unknown.
+        """
+        reading = await in_thread(interface_reader(self._settings).read)
+        sockets = await in_thread(managers.look_at_sockets, self._settings)
+        pods, unread = "", []
+        try:
+            pods = managers.pods_with_interfaces(await self.pods())
+        except ConnectionError:
+            unread.append("the kubelet's pods")
+        if node is None:
+            unread.append("the Node")
+        if slice_names is None:
+            unread.append("ResourceSlices")
+        labels = ((node or {}).get("metadata") or {}).get("labels") or {}
+        signs = managers.Signs(node_name, sockets, slice_names or (), node, labels, pods, reading.is_exclusive)
+        return SurveyedInterfaces(reading, signs.why(), tuple(unread))
 
     async def claim(self, client: KubeClient, node: str, ref: ClaimRef) -> ResourceClaim | None:
         """Return a claim as the API server has it, None if it is gone.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import socket
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -19,11 +20,13 @@ from neuron_dra.emulation.embedded_api.execution import Output
 from neuron_dra.emulation.embedded_api.faults import STRANGE
 from neuron_dra.emulation.embedded_api.server import EmbeddedApi
 from neuron_dra.emulation.scripted_kubelet import ScriptedKubelet
+from neuron_dra.emulation.simulated_efa import EfaTree
 from neuron_dra.kube.config import KubeConfig
 from tests.contract.test_doctor_cluster import serve
 from tests.contract.test_inspect_cluster import answer, interpreted
 from tests.support import slots
 from tests.support.plugin_host import PluginHost
+from tests.support.pod_resources import NoPods, PodResources
 from tests.support.waiting import eventually
 
 ELSEWHERE = {"kubelet", "runtime"}
@@ -183,3 +186,36 @@ async def test_exec_is_that_of_kubernetes(tmp_path: Path) -> None:
                 tty=False,
             )
     assert text == "ns p c ['a', 'b']"
+
+
+async def efa_lines(host: PluginHost, **more: Any) -> list[Line]:
+    node = local.CheckedNode(host.settings("pod-1", **more), None, "", KubeConfig(host.api_url), "", PATIENT)
+    return await local._bounded("EFA", local._interfaces(node), PATIENT.check_s)
+
+
+async def test_efa_interfaces_of_the_host(host: PluginHost, api: EmbeddedApi) -> None:
+    """It reads the tree as the driver does, and finds the other manager by its socket."""
+    async with PodResources(NoPods(), host.pod_resources):
+        tree = EfaTree.write(host.root / "host", "trn1.32xlarge")
+        off = await efa_lines(host)
+        assert [(line.state, line.code) for line in off] == [(CheckState.OK, "NotInstalled")]
+        on = await efa_lines(host, efa_interfaces=True)
+        assert [line.text for line in on] == ["8 of 8 EFA interfaces of the host can be used"]
+
+        tree.unbind(tree.functions[0])
+        (host.plugins / "dra.net").mkdir()
+        with socket.socket(socket.AF_UNIX) as dranet:
+            dranet.bind(str(host.plugins / "dra.net/dra.sock"))
+            dranet.listen()
+            beside_dranet = await efa_lines(host, efa_interfaces=True)
+        assert [line.code for line in beside_dranet] == ["EfaStandsDown", "Ok"]
+        assert "dra.net/dra.sock answers" in beside_dranet[0].text
+        assert beside_dranet[1].text == "7 of 7 EFA interfaces of the host can be used"
+
+
+async def test_other_manager_is_unknown_where_the_api_server_is(host: PluginHost, api: EmbeddedApi) -> None:
+    EfaTree.write(host.root / "host", "trn1.32xlarge")
+    api.faults.add(STRANGE[next(iter(STRANGE))].fault(verb="list", resource="resourceslices", times=None))
+    lines = await efa_lines(host, efa_interfaces=True)
+    assert lines[0].state is CheckState.UNKNOWN
+    assert "ResourceSlices" in lines[0].text

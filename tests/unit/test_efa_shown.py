@@ -106,6 +106,13 @@ def test_topology_names_dranet_as_the_publisher() -> None:
     assert "  16 of 16 EFA interfaces free, published by DRANET" in shown(world_of(of_dranet(published)))
 
 
+def test_two_drivers_on_a_node_are_a_finding() -> None:
+    published = efa_slices.resource_slice("a", small.TYPE)
+    world = world_of(published, of_dranet(published))
+    assert [finding.code for finding in report(world).findings] == ["EfaTwoManagers"]
+    assert any("both publish its EFA interfaces" in line for line in shown(world))
+
+
 def test_no_interface_of_a_cordoned_node_is_free() -> None:
     world = world_of(efa_slices.resource_slice("a", small.TYPE))
     world.nodes["a"]["spec"]["unschedulable"] = True

@@ -141,7 +141,7 @@ def _host(seen: Seen, name: str) -> str:
 
 def _outside(seen: Seen, node: str) -> list[Line]:
     """Return the lines about a cluster, or about one node of it. Raises SettingsError if there is no such Node."""
-    from neuron_dra.ask.doctor import installed, known_releases, nodes
+    from neuron_dra.ask.doctor import efa_interfaces, installed, known_releases, nodes
     from neuron_dra.ask.world import unseen
     from neuron_dra.ask.world.world import World
 
@@ -150,7 +150,7 @@ def _outside(seen: Seen, node: str) -> list[Line]:
         raise SettingsError(f"there is no Node {node}" + (f"; did you mean {near}?" if near else ""))
     world = World(seen.snapshot, proposes=False)
     of_cluster = [] if node else [*installed.lines(seen), *known_releases.lines(world)]
-    return [*of_cluster, *nodes.lines(world, node)]
+    return [*of_cluster, *nodes.lines(world, node), *efa_interfaces.lines(seen, world, node)]
 
 
 def _shown(args: argparse.Namespace, report_lines: list[Line], **more_fields: Any) -> int:

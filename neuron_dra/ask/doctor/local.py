@@ -25,6 +25,7 @@ from neuron_dra.ask.render import words
 from neuron_dra.core import cdi, program, shapes
 from neuron_dra.core import checkpoint as checkpoints
 from neuron_dra.core.checkpoint import Checkpoint
+from neuron_dra.core.dra_driver import EFA
 from neuron_dra.core.wire import Wire
 from neuron_dra.errors import ApiError, CheckpointDamaged, ClaimError, Forbidden, NeuronDraError, SettingsError
 from neuron_dra.kube import config, requests
@@ -73,6 +74,7 @@ async def lines(socket: str = "", timing: DoctorTiming = DEFAULT_TIMING) -> list
         "permissions": _permissions,
         "kubelet": _kubelet,
         "device plugin": _device_plugin,
+        "EFA": _interfaces,
         "API server": _api_server,
     }
     bounded_checks = (_bounded(area, check(node), timing.check_s) for area, check in checks.items())
@@ -128,6 +130,8 @@ def _settings(state: PluginState | None) -> PluginSettings:
     for setting in state.configuration.settings:
         if setting.name in texts:
             values[setting.name] = setting.value
+        elif setting.name == "efa_interfaces":
+            values[setting.name] = setting.value.lower() == "true"
     return PluginSettings(**values)
 
 
@@ -248,6 +252,34 @@ async def _device_plugin(node: CheckedNode) -> list[Line]:
     if wire is None or not await in_thread(os.access, folder, os.R_OK):
         return [unknown("device plugin", f"{folder} or the Node cannot be read")]
     return [ok("device plugin", "no Neuron device plugin is on the node")]
+
+
+async def _interfaces(node: CheckedNode) -> list[Line]:
+    """Check the EFA interfaces of the host, and who manages them."""
+    wire = await _wire(node)
+    raw_slices = await _interface_slices(node)
+    slice_names = None if raw_slices is None else [raw_slice["metadata"]["name"] for raw_slice in raw_slices]
+    try:
+        surveyed = await node.survey.interfaces(wire, node.name, slice_names)
+    except OSError:
+        if not node.settings.efa_interfaces:
+            return []  # nothing reads them here
+        raise
+    if not node.settings.efa_interfaces:
+        return node_checks.unserved_interfaces(surveyed.reading, surveyed.why_not)
+    manager = node_checks.manager(surveyed.why_not, surveyed.unread)
+    return [*manager, *node_checks.interfaces(surveyed.reading, raw_slices or (), node.name)]
+
+
+async def _interface_slices(node: CheckedNode) -> list[Wire] | None:
+    """Return the node's slices of EFA interfaces; None if they cannot be read."""
+    if node.kube is None or not node.name:
+        return None
+    with contextlib.suppress(ApiError):
+        async with KubeClient(node.kube) as client:
+            selector = f"spec.driver={EFA.name},spec.nodeName={node.name}"
+            return list(await _listed(client, requests.RESOURCE_SLICES, selector))
+    return None
 
 
 async def _wire(node: CheckedNode) -> Wire | None:

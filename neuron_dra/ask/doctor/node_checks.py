@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import re
+from collections import defaultdict
 from collections.abc import Collection, Sequence
 from typing import Any, Final
 
@@ -12,9 +13,12 @@ from neuron_dra.ask.doctor.lines import Line, ok, unknown, wrong
 from neuron_dra.ask.inspect.state import PluginState
 from neuron_dra.ask.read.node_views import KubeNodeView, SliceView
 from neuron_dra.ask.render import words
-from neuron_dra.core import catalogue, kernel_driver, names
+from neuron_dra.core import catalogue, efa, kernel_driver, names, signals
+from neuron_dra.core import slices as core_slices
 from neuron_dra.core.checkpoint import Checkpoint
 from neuron_dra.core.claims import PreparedClaim
+from neuron_dra.core.dra_driver import EFA
+from neuron_dra.core.efa import EfaReading
 from neuron_dra.core.facts import NodeFacts, Unread
 from neuron_dra.core.kernel_driver import DriverState
 from neuron_dra.core.wire import Wire
@@ -67,6 +71,62 @@ def hardware(facts: NodeFacts, state: PluginState | None) -> list[Line]:
         problem_lines.append(wrong(area, "HardwareDiffers", text, todo))
     version = facts.driver_version or "unknown"
     return problem_lines or [ok(area, f"{words.count(len(ids), 'device')} in sysfs, kernel driver {version}")]
+
+
+def unserved_interfaces(reading: EfaReading, why_not: str) -> list[Line]:
+    """Return the EFA interfaces that a driver without efa.enabled leaves to others; `why_not` names another manager."""
+    total = len(reading.interfaces)
+    if not total:
+        return []
+    manager = f"; {why_not.partition('; ')[0]}" if why_not else ""
+    text = f"efa.enabled is off, so the driver serves none of {words.count(total, 'EFA interface')}{manager}"
+    return [ok("EFA", text, "NotInstalled")]
+
+
+def manager(why_not: str, unread: Sequence[str]) -> list[Line]:
+    """Return why the driver stands down, or what could not be read, where another manager may be."""
+    if why_not:
+        todo = "keep one manager of EFA interfaces on the node (docs/efa.md)"
+        return [wrong("EFA", "EfaStandsDown", f"the driver stands down: {why_not}", todo)]
+    if unread:
+        text = f"whether another program manages the EFA interfaces: cannot read {' and '.join(unread)}"
+        return [unknown("EFA", text)]
+    return []
+
+
+def interfaces(reading: EfaReading, raw_slices: Sequence[Wire], node_name: str) -> list[Line]:
+    """Return how many EFA interfaces of the host can be used, and why others cannot.
+
+    `raw_slices` are those of dra.net of the node: an interface that this driver published may be gone.
+    """
+    area, total = "EFA", len(reading.interfaces)
+    names_by_reason: dict[str, list[str]] = defaultdict(list)
+    for name, interface in sorted(reading.interfaces.items()):
+        if interface.problem:
+            names_by_reason[interface.problem].append(name)
+    usable = total - sum(map(len, names_by_reason.values()))
+    if gone_names := sorted(_published_interfaces(raw_slices, node_name) - reading.interfaces.keys()):
+        names_by_reason[signals.MISSING] = gone_names
+    problem_lines = []
+    for reason, interface_names in names_by_reason.items():
+        meaning, _, todo = efa.ADVICE[reason].partition("; ")
+        head = words.count(len(interface_names), "EFA interface")
+        text = f"{head} cannot be used ({reason}: {meaning}): {words.listed(interface_names)}"
+        problem_lines.append(wrong(area, "InterfaceUnusable", text, f"{todo} (docs/efa.md)"))
+    if not total:
+        text = "the host has no EFA interfaces: no PCI function is bound to the kernel driver efa"
+        return [*problem_lines, ok(area, text, "NoInterfaces")]
+    return [*problem_lines, ok(area, f"{usable} of {words.count(total, 'EFA interface')} of the host can be used")]
+
+
+def _published_interfaces(raw_slices: Sequence[Wire], node_name: str) -> set[str]:
+    """Return the names of the interfaces in slices of this driver."""
+    interface_names: set[str] = set()
+    for raw_slice in raw_slices:
+        slice_view = SliceView.of(raw_slice)
+        if core_slices.is_ours(slice_view.metadata.name, node_name, EFA.name):
+            interface_names.update(device["name"] for device in slice_view.spec.published)
+    return interface_names
 
 
 def files(checkpoint: Checkpoint | None, boot: str, specified: Collection[str], prepared: Any) -> list[Line]:

@@ -32,6 +32,9 @@ _TO_DO: Final[Mapping[str, str]] = {
     "DeviceTainted": "docs/health.md has the reasons and remedies",
     "DevicesMissing": f"{program.NAME} doctor node/NODE",
     "RuntimeWithoutCdi": "use a runtime that injects CDI devices, or leave the node out of the driver's DaemonSet",
+    "NeuronEfaStandsDown": "keep one manager of EFA interfaces on the node (docs/efa.md)",
+    "EfaTwoManagers": "keep one of the two drivers off the node (docs/efa.md)",
+    "InterfaceTainted": "docs/efa.md has the reasons and remedies",
     "PoolContradictory": "kubectl delete resourceslice of the one that the driver did not write",
 }
 
@@ -122,7 +125,7 @@ def _grouped(code: str, group: Sequence[tuple[str, Finding]]) -> Line:
     text = f"node {name}{count}: {finding.text}" + (f" ({facts})" if facts else "")
     todo = _TO_DO.get(code, f"{program.NAME} why node/NODE").replace("NODE", name)
     if advice:
-        todo = f"{advice[0]} (docs/health.md)"
+        todo = f"{advice[0]} ({'docs/efa.md' if code == 'InterfaceTainted' else 'docs/health.md'})"
     if code == "DriverMissing":
         todo = "let the driver's DaemonSet select the node, or delete its ResourceSlices"
     if code == "Unknown":

@@ -34,6 +34,8 @@ def node(world: World, view: NodeView, *, wide: bool = False) -> list[str]:
 
 def _interfaces(world: World, view: NodeView) -> list[str]:
     """Return a line for each EFA interface of a node; none if it publishes none."""
+    if contested := interfaces.why_contested(world, view.name):
+        return ["", *terminal.wrapped(contested, first="  ", rest="    ")]
     node_interfaces = interfaces.of_node(world, view.name)
     if not node_interfaces:
         return []

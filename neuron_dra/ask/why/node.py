@@ -210,9 +210,12 @@ def _unhealthy(world: World, node: Wire) -> Finding | None:
 
 
 def _interface(world: World, node: Wire) -> Finding | None:
-    """Return the finding for EFA interfaces that are unhealthy or tainted."""
+    """Return the finding for EFA interfaces that two drivers publish, or that are unhealthy or tainted."""
+    name = node["metadata"]["name"]
+    if contested := interfaces.why_contested(world, name):
+        return Finding("EfaTwoManagers", contested)
     facts, advice = Facts(), list[str]()
-    for interface in interfaces.of_node(world, node["metadata"]["name"]):
+    for interface in interfaces.of_node(world, name):
         if interface.faults:
             facts.add(interface.name, interface.faults)
             advice += efa.ADVICE.get(interface.faults, "").partition("; ")[2:]

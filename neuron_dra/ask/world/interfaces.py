@@ -14,6 +14,7 @@ from neuron_dra.ask.world.fleet import NodeView
 from neuron_dra.ask.world.world import Holder, World
 from neuron_dra.core import efa, groups, health, names, slices
 from neuron_dra.core.dra_driver import EFA
+from neuron_dra.core.wire import Wire
 from neuron_dra.simulate.model import PoolDevice
 
 
@@ -98,11 +99,20 @@ def _faults(device: PoolDevice) -> str:
 
 
 def slice_names(world: World, name: str) -> Iterator[str]:
-    """Yield the names of the slices of dra.net that name a node."""
+    """Yield the names of the slices that name a node and have EFA interfaces."""
+    if not any(spec.driver == EFA.name for spec in world.all_specs_of(name)):
+        return
     for raw_slice in world.slices_of(name):
         slice_view = SliceView.of(raw_slice)
-        if slice_view.spec.driver == EFA.name:
+        if slice_view.spec.driver == EFA.name and any(map(_is_published_efa, slice_view.spec.published)):
             yield slice_view.metadata.name
+
+
+def _is_published_efa(device: Wire) -> bool:
+    """Return what `is_efa` does, of a device in a slice."""
+    attributes = device.get("attributes") or {}
+    typed_value = attributes.get(f"{EFA.name}/pciDevice") or attributes.get("pciDevice") or {}
+    return bool(typed_value.get("string") == efa.PCI_DEVICE)
 
 
 def is_published_here(world: World, name: str) -> bool:
@@ -111,5 +121,16 @@ def is_published_here(world: World, name: str) -> bool:
 
 
 def foreign_slices(world: World, name: str) -> list[str]:
-    """Return the names of the node's slices of dra.net that DRANET wrote."""
+    """Return the names of the node's slices of EFA interfaces that DRANET wrote."""
     return [slice_name for slice_name in slice_names(world, name) if not slices.is_ours(slice_name, name, EFA.name)]
+
+
+def why_contested(world: World, name: str) -> str:
+    """Return why claims get no EFA interface of a node that two drivers publish; empty if at most one does."""
+    foreign_names = foreign_slices(world, name)
+    if not foreign_names or not is_published_here(world, name):
+        return ""
+    return (
+        "this driver and DRANET both publish its EFA interfaces, so claims get none "
+        f"(ResourceSlice {foreign_names[0]} is DRANET's)"
+    )

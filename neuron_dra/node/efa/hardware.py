@@ -23,6 +23,17 @@ from neuron_dra.settings import PluginSettings
 log = logging.getLogger(__name__)
 
 
+def interface_reader(settings: PluginSettings) -> InterfaceReader:
+    """Return a reader of the host's interfaces."""
+    root = Path(settings.host_root or "/")
+    dev = sysfs.device_folder(root, settings.host_dev)
+    return InterfaceReader(root, dev, may_be_plain=_is_simulated(root))
+
+
+def _is_simulated(root: Path) -> bool:
+    return root != Path("/") and (root / SIMULATED).exists()
+
+
 class EfaHardware:
     """Reads the interfaces periodically, in a thread of its own, so that a read that never ends stops nothing else.
 
@@ -36,9 +47,9 @@ class EfaHardware:
         self._instance_type = instance_type
         self._hold_s = settings.unhealthy_device_hold_seconds
         root = Path(settings.host_root or "/")
-        is_simulated = root != Path("/") and (root / SIMULATED).exists()
+        is_simulated = _is_simulated(root)
         dev = sysfs.device_folder(root, settings.host_dev)
-        self._reader = InterfaceReader(root, dev, may_be_plain=is_simulated)
+        self._reader = interface_reader(settings)
         self._worker = Worker("efa")
         self._error = ""  # of the last reading
         self._running: asyncio.Future[EfaReading] | None = None
