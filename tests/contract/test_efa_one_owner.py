@@ -10,6 +10,7 @@ import os
 import random
 import socket
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
@@ -52,7 +53,7 @@ class OneNode(Node):
     async def fetch(self, ref: ClaimRef) -> Claim:
         return CLAIM
 
-    def read_now(self) -> EfaReading:
+    def read_now(self, device_names: Collection[str]) -> EfaReading:
         return self.reading
 
 
