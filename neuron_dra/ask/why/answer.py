@@ -30,10 +30,11 @@ def of_claim(world: World, claim: Wire) -> Report:
     subject = f"claim {claim_view.metadata.namespace or 'default'}/{claim_view.metadata.name}"
     used_by = users.pods(world.snapshot, claim)
     if claim_view.metadata.deletion_timestamp:
-        who = ""
+        finalizers = ", ".join(claim_view.metadata.finalizers) or "none"
+        text = f"the API server removes it when its finalizers are gone: {finalizers}"
         if used_by:
-            who = f": it is gone when these pods have ended: {', '.join(used_by)}"
-        return Report(subject, "is being deleted", (Finding("Deleted", f"the claim is being deleted{who}"),))
+            text = f"it is gone when these pods have ended: {', '.join(used_by)}"
+        return Report(subject, "is being deleted", (Finding("Deleted", text),))
     if claim_view.is_allocated:
         return _allocated(world, claim, claim_view.results, subject)
     for pod in world.snapshot.all("Pod"):

@@ -124,7 +124,8 @@ def _text(world: World, pod: Wire, names: Sequence[str], blocked: Sequence[Block
     if len(blocked) == 1:
         where, has, are = f"node {blocked[0].name}", "has", "is"
     if names[0] == NODE:
-        text = f"it may not run on {where} that would serve it: {_objections(world, pod, blocked)}"
+        serves = f"that {has} such devices" if HELD in names else "that would serve it"
+        text = f"it may not run on {where} {serves}: {_objections(world, pod, blocked)}"
     elif names[0] == TAINT:
         text = f"{where} {has} too few untainted devices: {_taints(world, blocked)}"
     elif names[0] == RESERVED:
