@@ -117,3 +117,17 @@ def base(*nodes: str, instance_type: str = TYPE) -> list[Obj]:
 
 def cluster(items: Iterable[Obj]) -> Snapshot:
     return snapshot.build(copy.deepcopy(list(items)))
+
+
+def node_event(reason: str, message: str) -> Obj:
+    """Return an Event of the driver about node a."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": f"a.{reason.lower()}", "namespace": "default"},
+        "involvedObject": {"kind": "Node", "name": "a", "uid": "a"},
+        "reason": reason,
+        "message": message,
+        "type": "Warning",
+        "lastTimestamp": "2026-01-01T00:00:00Z",
+    }

@@ -30,19 +30,6 @@ def cluster(*events: Obj, missing: bool = False) -> list[Obj]:
     return [*items, *events]
 
 
-def event(reason: str, message: str) -> Obj:
-    return {
-        "apiVersion": "v1",
-        "kind": "Event",
-        "metadata": {"name": f"a.{reason.lower()}", "namespace": "default"},
-        "involvedObject": {"kind": "Node", "name": "a", "uid": "a"},
-        "reason": reason,
-        "message": message,
-        "type": "Warning",
-        "lastTimestamp": "2026-01-01T00:00:00Z",
-    }
-
-
 def world_of(items: list[Obj]) -> World:
     return World(snapshot.build(copy.deepcopy(items)))
 
@@ -68,13 +55,15 @@ def test_missing_device_is_a_fault_everywhere() -> None:
 
 @pytest.mark.parametrize("reason", ["NeuronMissingDevice", "NeuronMissingDeviceFile", "NeuronDeviceUnhealthy"])
 def test_event_about_a_repaired_device_gives_no_advice(reason: str) -> None:
-    report = why(cluster(event(reason, ADVICE)))
+    report = why(cluster(small.node_event(reason, ADVICE)))
     over = f"the Event {reason} of 2026-01-01T00:00:00Z is over: the driver publishes all devices as healthy"
     assert (report.fine, report.findings, report.notes) == (True, (), (over,))
-    assert not any("Replace" in line.text for line in doctor_nodes.lines(world_of(cluster(event(reason, ADVICE)))))
+    assert not any(
+        "Replace" in line.text for line in doctor_nodes.lines(world_of(cluster(small.node_event(reason, ADVICE))))
+    )
 
 
 def test_event_about_a_missing_device_is_told_once() -> None:
-    report = why(cluster(event("NeuronMissingDevice", ADVICE), missing=True))
+    report = why(cluster(small.node_event("NeuronMissingDevice", ADVICE), missing=True))
     assert [cause.code for cause in report.findings] == ["DevicesMissing"]
     assert report.notes == ()

@@ -15,19 +15,6 @@ LINK = "link 0-1 is down"
 PLUGIN_POD = "pod ml/old (default) on node a has devices of a device plugin"
 
 
-def event(reason: str, message: str) -> Obj:
-    return {
-        "apiVersion": "v1",
-        "kind": "Event",
-        "metadata": {"name": f"a.{reason.lower()}", "namespace": "default"},
-        "involvedObject": {"kind": "Node", "name": "a", "uid": "a"},
-        "reason": reason,
-        "message": message,
-        "type": "Warning",
-        "lastTimestamp": "2026-01-01T00:00:00Z",
-    }
-
-
 def world_of(*items: Obj) -> World:
     return World(snapshot.build([*small.base("a"), *items]))
 
@@ -40,7 +27,7 @@ def wrong_of(world: World) -> list[tuple[str, str, str]]:
 
 
 def test_a_broken_link_is_a_fault_in_every_view() -> None:
-    world = world_of(event("NeuronMissingLink", LINK))
+    world = world_of(small.node_event("NeuronMissingLink", LINK))
     assert wrong_of(world) == [("a", "the driver reports NeuronMissingLink", f"'{LINK}'")]
     assert f"  the driver reports NeuronMissingLink: node a ('{LINK}')" in status_text.lines(world, "")
     assert [cause.code for cause in answer.REPORTS["Node"](world, world.nodes["a"]).findings] == ["NeuronMissingLink"]
@@ -49,9 +36,9 @@ def test_a_broken_link_is_a_fault_in_every_view() -> None:
 
 def test_a_silent_node_has_one_fault() -> None:
     items = [item for item in small.base("a") if item["kind"] != "ResourceSlice"]
-    world = World(snapshot.build([*items, event("NeuronDriverLoading", "it loads")]))
+    world = World(snapshot.build([*items, small.node_event("NeuronDriverLoading", "it loads")]))
     assert wrong_of(world) == [("a", "publishes nothing", "")]
 
 
 def test_an_event_about_a_former_pod_is_over() -> None:
-    assert wrong_of(world_of(event("NeuronDevicePluginAlive", PLUGIN_POD))) == []
+    assert wrong_of(world_of(small.node_event("NeuronDevicePluginAlive", PLUGIN_POD))) == []
