@@ -181,7 +181,7 @@ def _with_meaning(marks: Sequence[TaintView]) -> str:
 
 
 def _unhealthy(world: World, node: Wire) -> Finding | None:
-    facts, advice = Facts(), list[str]()
+    facts, devices_by_advice = Facts(), defaultdict[str, list[str]](list)
     pools = world.inventory.pools(model.node(node))
     own_pools = [pool for pool in pools if pool.driver == names.DRIVER]
     for device in itertools.chain.from_iterable(pool.devices for pool in own_pools):
@@ -189,11 +189,13 @@ def _unhealthy(world: World, node: Wire) -> Finding | None:
         marks = [_mark(taint) for taint in device.taints]
         if (reasons or marks) and not members.is_partition(device.id.device):
             facts.add(device.id.device, ", ".join(text for text in (reasons, *marks) if text))
-            advice += health.ADVICE.get(reasons, "").partition("; ")[2:]
+            if advice := health.ADVICE.get(reasons, "").partition("; ")[2]:
+                devices_by_advice[advice].append(device.id.device)
     if facts.items:
         number = words.count(len(facts.items), "device")
-        for text in dict.fromkeys(text for text in advice if text):
-            facts.add("to do", text)
+        for advice, device_names in devices_by_advice.items():
+            of_devices = f"{words.devices(device_names)}: " if len(devices_by_advice) > 1 else ""
+            facts.add("to do", f"{of_devices}{advice}")
         return Finding("DeviceTainted", f"{number} unhealthy or tainted: no new claim gets them", facts.done())
     about = events.about(world, "Node", node)
     unhealthy = [event for event in about if event.reason.startswith("NeuronDeviceU")]
