@@ -87,6 +87,16 @@ def test_lines_of_one_node_are_about_that_node() -> None:
     assert [line.text for line in lines if line.area == "EFA"] == ["this driver publishes 16 EFA interfaces of node b"]
 
 
+def stands_down_for_dranet(items: list[Obj]) -> None:
+    without(items, "ResourceSlice", "a-dra.net-00")
+    items.append(stands_down())
+
+
+def stands_down_for_the_plugin(items: list[Obj]) -> None:
+    without(items, "ResourceSlice", "a-dra.net-00")
+    offer(the(items, "Node", "a"), "16")
+
+
 Break = Callable[[list[Obj]], object]
 BROKEN: dict[str, tuple[Break, CheckState, str, str]] = {
     "class gone": (
@@ -108,13 +118,13 @@ BROKEN: dict[str, tuple[Break, CheckState, str, str]] = {
         "node a: this driver and DRANET both publish its EFA interfaces, so claims get none",
     ),
     "stands down": (
-        lambda items: (without(items, "ResourceSlice", "a-dra.net-00"), items.append(stands_down())),
+        stands_down_for_dranet,
         CheckState.WRONG,
         "NeuronEfaStandsDown",
         "DRANET manages the EFA interfaces of node a (its socket answers)",
     ),
     "device plugin": (
-        lambda items: (without(items, "ResourceSlice", "a-dra.net-00"), offer(the(items, "Node", "a"), "16")),
+        stands_down_for_the_plugin,
         CheckState.WRONG,
         "EfaDevicePluginAlive",
         "the EFA device plugin offers vpc.amazonaws.com/efa on node a, so the driver stands down",

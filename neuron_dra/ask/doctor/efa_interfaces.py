@@ -12,7 +12,7 @@ from neuron_dra.ask.doctor.nodes import neuron_nodes
 from neuron_dra.ask.doctor.seen import POLICIES, Seen
 from neuron_dra.ask.read import node_views
 from neuron_dra.ask.render import words
-from neuron_dra.ask.world import events, fleet, interfaces, unseen
+from neuron_dra.ask.world import events, interfaces, unseen
 from neuron_dra.ask.world.world import World
 from neuron_dra.core import efa, program
 from neuron_dra.core.dra_driver import EFA
@@ -68,7 +68,7 @@ def _is_enabled(seen: Seen) -> bool | None:
 def _publishers(world: World, only: str) -> _Publishers:
     publishers = _Publishers()
     with_neurons = set(neuron_nodes(world))
-    for name in sorted(world.nodes, key=fleet.natural):
+    for name in sorted(world.nodes, key=words.natural):
         if only not in ("", name):
             continue
         is_ours = interfaces.is_published_here(world, name)

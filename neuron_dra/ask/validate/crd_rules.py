@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import functools
 import json
+import operator
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib import resources
 from typing import Any, Final
 
@@ -25,14 +26,15 @@ KEPT: Final = frozenset(
 )
 """The keys of a schema that decide about a value of the right type."""
 _RULES: Final = "x-kubernetes-validations"
-_LIMITS: Final = (
-    ("minimum", "at least {}", lambda value, limit: value < limit, (int, float)),
-    ("maximum", "at most {}", lambda value, limit: value > limit, (int, float)),
-    ("minLength", "at least {} characters", lambda value, limit: len(value) < limit, (str,)),
-    ("maxLength", "at most {} characters", lambda value, limit: len(value) > limit, (str,)),
-    ("minItems", "at least {} items", lambda value, limit: len(value) < limit, (list,)),
-    ("maxItems", "at most {} items", lambda value, limit: len(value) > limit, (list,)),
-)
+_LIMITS: Final[Mapping[str, tuple[str, Callable[[Any, Any], bool]]]] = {
+    "minimum": ("at least {}", operator.lt),
+    "maximum": ("at most {}", operator.gt),
+    "minLength": ("at least {} characters", operator.lt),
+    "maxLength": ("at most {} characters", operator.gt),
+    "minItems": ("at least {} items", operator.lt),
+    "maxItems": ("at most {} items", operator.gt),
+}
+"""By key: what a value has to have, and whether a number, or the length of a text or list, exceeds the limit."""
 
 
 def of_object(where: str, raw_object: Wire) -> Iterator[ManifestProblem]:
@@ -65,8 +67,9 @@ def _own(value: Any, schema: Wire, path: str) -> Iterator[tuple[str, str]]:
         yield path, f"{json.dumps(value)}: write {' or '.join(map(str, schema['enum']))}"
     if isinstance(value, str) and not re.search(schema.get("pattern", ""), value):
         yield path, f"{json.dumps(value)}: write a value that matches {schema['pattern']}"
-    for key, text, exceeds, types in _LIMITS:
-        if key in schema and isinstance(value, types) and exceeds(value, schema[key]):
+    size = len(value) if isinstance(value, str | list) else value
+    for key, (text, exceeds) in _LIMITS.items():
+        if key in schema and isinstance(size, int | float) and exceeds(size, schema[key]):
             yield path, f"write {text.format(schema[key])}"
 
 
