@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +18,8 @@ from neuron_dra.core.efa import EfaReading, Interface
 from neuron_dra.core.wire import Obj
 from tests.support import efa_slices
 from tests.support import small_clusters as small
+from tests.support.output_schema import checked
+from tests.support.questions import ask, snapshot
 
 TRN1 = "trn1.32xlarge"
 
@@ -104,6 +107,33 @@ def test_topology_names_dranet_as_the_publisher() -> None:
     published = efa_slices.resource_slice("a", small.TYPE)
     assert "  16 of 16 EFA interfaces free" in shown(world_of(published))
     assert "  16 of 16 EFA interfaces free, published by DRANET" in shown(world_of(of_dranet(published)))
+
+
+def test_topology_as_json_has_devices_and_interfaces(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    held = holding("train-0", "pci-0000-c9-00-0")
+    items = [*small.base("a"), with_lost(["0000:56:00.0"]), *held]
+    file = snapshot(tmp_path, items)
+    data = checked(ask(capsys, "topology", "a", "--snapshot", file, "-o", "json").out)
+    assert (data["kind"], data["node"], len(data["devices"]), len(data["interfaces"])) == ("NodeTopology", "a", 16, 16)
+    by_name = {interface["name"]: interface for interface in data["interfaces"]}
+    assert by_name["pci-0000-c9-00-0"] == {
+        "name": "pci-0000-c9-00-0",
+        "rdmaName": "rdma-c9",
+        "heldBy": ["default/train-0"],
+        "faults": "",
+        "nextTo": [0],
+    }
+    assert by_name["pci-0000-56-00-0"]["faults"] == signals.MISSING
+    without_name = ask(capsys, "topology", "--snapshot", file, "-o", "json")
+    assert (without_name.code, without_name.out) == (2, "")
+    assert "have the devices of one Node: name it" in without_name.err
+
+
+def test_topology_as_json_of_a_node_without_interfaces(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = snapshot(tmp_path, small.base("a"))
+    data = checked(ask(capsys, "topology", "a", "--snapshot", file, "-o", "json").out)
+    assert (data["interfaces"], data["interfacesFault"]) == ([], "")
+    assert [device["number"] for device in data["devices"]] == list(range(16))
 
 
 def test_two_drivers_on_a_node_are_a_finding() -> None:

@@ -130,7 +130,14 @@ def test_every_kind_is_on_the_page() -> None:
 
 def test_every_command_with_json_is_asked() -> None:
     """`top` and `inspect` are asked in tests/contract, where a plugin runs; `slices` prints objects of Kubernetes."""
-    asked = {words[0] for words in QUESTIONS.values()} | {"simulate", "validate", "explain", "top", "inspect"}
+    asked = {words[0] for words in QUESTIONS.values()} | {
+        "simulate",
+        "validate",
+        "explain",
+        "top",
+        "inspect",
+        "topology",
+    }
     have: set[str] = set()
     for name, (module, _) in cli.COMMANDS.items():
         path = Path(cli.__file__).parent / f"{module.replace('.', '/')}.py"

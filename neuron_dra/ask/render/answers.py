@@ -376,6 +376,39 @@ class ReservedServer(Shape, frozen=True, kw_only=True):
     workloads: list[str]
 
 
+class PlacedDevice(Shape, frozen=True, kw_only=True):
+    """A Neuron device of a node, with the ids of its groups; `number` is null if the node is published as a whole."""
+
+    name: str
+    number: int | None
+    held_by: list[str]
+    faults: str
+    groups: dict[str, str]
+
+
+class PlacedInterface(Shape, frozen=True, kw_only=True):
+    """An EFA interface of a node; `next_to` has the numbers of the Neuron devices in its smallest device group."""
+
+    name: str
+    rdma_name: str
+    held_by: list[str]
+    faults: str
+    next_to: list[int]
+
+
+class NodeTopology(Answer, frozen=True, kw_only=True, tag="NodeTopology"):
+    """`neuron-dra topology NODE`; `interfaces_fault` says why claims get none of the interfaces."""
+
+    node: str
+    type: str
+    ready: bool
+    schedulable: bool
+    devices: list[PlacedDevice]
+    interfaces: list[PlacedInterface]
+    interfaces_fault: str
+    not_seen: list[NotSeen]
+
+
 class UninstallCheck(Answer, frozen=True, kw_only=True, tag="UninstallCheck"):
     """`neuron-dra uninstall-check`."""
 
@@ -396,6 +429,7 @@ AnyAnswer = (
     | DoctorReport
     | Usage
     | PluginState
+    | NodeTopology
     | UninstallCheck
 )
 """All kinds of answers."""

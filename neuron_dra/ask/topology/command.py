@@ -14,6 +14,8 @@ from neuron_dra.errors import SettingsError
 
 if TYPE_CHECKING:
     from neuron_dra.ask.read.snapshot import Snapshot
+    from neuron_dra.ask.world.fleet import NodeView
+    from neuron_dra.ask.world.world import World
 
 EXAMPLES = """\
 examples:
@@ -24,6 +26,8 @@ examples:
   kubectl neuron topology -o html > fleet.html
 
 Exit code 0; 2: it cannot be looked at."""
+
+_OF_A_NODE = f"-o json and -o yaml have the devices of one Node: name it; {program.NAME} status -o json has the fleet"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,9 +45,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o",
         "--output",
-        choices=("text", "wide", "svg", "html"),
+        choices=("text", "wide", "svg", "html", "json", "yaml"),
         default="text",
-        help="wide: the matrix of any number of pods; html: the page of `neuron-dra ui` as one file",
+        help="wide: the matrix of any number of pods; html: the page of `neuron-dra ui` as one file; "
+        "json, yaml: the devices and EFA interfaces of a Node",
     )
     source.add_selector(parser)
     source.add_arguments(parser)
@@ -73,34 +78,34 @@ def run(args: argparse.Namespace) -> int:
         raise SettingsError(f"no Neuron nodes: {fleet.NONE}")
     if args.output == "html" and args.selector is not labels.EVERY:
         raise SettingsError("-l and -o html: the page has all nodes, and a search")
+    is_data = args.output in ("json", "yaml")
+    if is_data and not args.name:
+        raise SettingsError(_OF_A_NODE)
+    if not args.name and args.output == "html":
+        _write_page(args, snapshot, "#fleet")
+        return 0
+    if not args.name and svg:
+        missing_by_id = {}
+        for ultraserver_id in groups:
+            members = faults.members(world, ultraserver_id)
+            missing_by_id[ultraserver_id] = faults.missing(members, servers.get(ultraserver_id))
+        sys.stdout.write(fleet_svg.fleet(views, missing_by_id))
+        return 0
     if not args.name:
-        if args.output == "html":
-            _write_page(args, snapshot, "#fleet")
-        elif svg:
-            missing_by_id = {}
-            for ultraserver_id in groups:
-                members = faults.members(world, ultraserver_id)
-                missing_by_id[ultraserver_id] = faults.missing(members, servers.get(ultraserver_id))
-            sys.stdout.write(fleet_svg.fleet(views, missing_by_id))
-        else:
-            terminal.write(topology_text.fleet(views))
+        terminal.write(topology_text.fleet(views))
         return 0
     host = words.host(args.name, [view.name for view in views])
     node = next((view for view in views if view.name == host), None)
-    if node is not None and args.output == "html":
-        _write_page(args, snapshot, f"#node/{quote(node.name, safe='')}")
-        return 0
     if node is not None:
-        sys.stdout.write(topology_svg.node(node)) if svg else terminal.write(topology_text.node(world, node, wide=wide))
+        _write_node(args, world, node)
         return 0
-    name = ""
-    for ultraserver_id in groups:
-        if args.name in (ultraserver_id, object_name(ultraserver_id)):
-            name = ultraserver_id
-            break
+    names = (ultraserver_id for ultraserver_id in groups if args.name in (ultraserver_id, object_name(ultraserver_id)))
+    name = next(names, "")
     if not name:
         listed_names = words.listed([*groups, *(view.name for view in views)], 6)
         raise SettingsError(f"{args.name}: not a Neuron node, and not an UltraServer; there are {listed_names}")
+    if is_data:
+        raise SettingsError(_OF_A_NODE)
     missing = faults.missing(faults.members(world, name), servers.get(name))
     if args.output == "html":
         _write_page(args, snapshot, f"#server/{quote(name, safe='')}")
@@ -109,6 +114,23 @@ def run(args: argparse.Namespace) -> int:
     else:
         terminal.write(topology_text.ultraserver(world, name, groups[name], missing, wide=wide))
     return 0
+
+
+def _write_node(args: argparse.Namespace, world: World, node: NodeView) -> None:
+    """Print a node in the form that was chosen."""
+    from neuron_dra.ask.render import terminal
+    from neuron_dra.ask.topology import data as topology_data
+    from neuron_dra.ask.topology import svg as topology_svg
+    from neuron_dra.ask.topology import text as topology_text
+
+    if args.output == "html":
+        _write_page(args, world.snapshot, f"#node/{quote(node.name, safe='')}")
+    elif args.output in ("json", "yaml"):
+        terminal.write_data("NodeTopology", topology_data.node(world, node), args.output)
+    elif args.output == "svg":
+        sys.stdout.write(topology_svg.node(node))
+    else:
+        terminal.write(topology_text.node(world, node, wide=args.output == "wide"))
 
 
 def _write_page(args: argparse.Namespace, snapshot: Snapshot, start: str) -> None:
