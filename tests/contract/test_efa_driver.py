@@ -244,7 +244,7 @@ async def test_reboot_forgets_claims(
     async with host.running("pod-2", efa_interfaces=True) as running:
         assert running.efa is not None
         assert running.efa.prepared.claims == {}
-        assert not spec_path(host, claim).exists()
+        await eventually(lambda: not spec_path(host, claim).exists())
 
 
 # Health.

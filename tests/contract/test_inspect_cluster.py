@@ -261,7 +261,7 @@ async def test_context_that_does_not_exist_is_named(tmp_path: Path) -> None:
             "ResourceClaim c: spec.devices.requests[0].firstAvailable[1].name is missing",
         ),
         ("kind: ConfigMap\nmetadata: {name: c}\n", "it has no objects of a snapshot"),
-        ("kind: Node\nmetadata: {name: n}\n", "Pod p: the file has none"),
+        ("kind: Node\nmetadata: {name: node-a}\n", "Pod p: the file has none"),
     ],
 )
 def test_malformed_files_are_one_line(tmp_path: Path, text: str, words: str) -> None:

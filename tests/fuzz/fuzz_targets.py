@@ -162,7 +162,9 @@ def hardware(data: bytes) -> None:
     hanging = {f"{helper.CLASS}/{unit}/reset" if unit.startswith("neuron") else unit for unit in hung}
     before = reads[0] if source.below(2) else None
     reads.append(sysfs.read(MemorySource(tree), "", dev, lambda unit: unit not in hung))
-    facts = sysfs.facts(sysfs.Reading(*marshal.loads(marshal.dumps(tuple(reads[1])))), before=before, hanging=hanging)
+    facts = sysfs.facts(
+        sysfs.FileReading(*marshal.loads(marshal.dumps(tuple(reads[1])))), before=before, hanging=hanging
+    )
     assert [device.device_id for device in facts.devices if device.hangs] == sorted(
         number for number in ids if f"neuron{number}" in hung
     )

@@ -170,7 +170,9 @@ def _resolved(entries: Mapping[str, Entry], path: str) -> str:
     return "/".join(parts)
 
 
-def read(entries: Mapping[str, Entry], after: Mapping[str, Entry] | None = None, switch_at: int = 0) -> sysfs.Reading:
+def read(
+    entries: Mapping[str, Entry], after: Mapping[str, Entry] | None = None, switch_at: int = 0
+) -> sysfs.FileReading:
     """Return what the plugin's helper reads of a tree, or of one that becomes another during the reading."""
     return sysfs.read(CapturedSource(entries, after, switch_at), "", "/dev")
 

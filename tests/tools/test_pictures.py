@@ -18,7 +18,7 @@ SHOWN = re.compile(r"images/(ui-[\w-]+\.png)")
 
 def test_the_fleet_of_the_pictures_has_something_of_everything() -> None:
     page = KeptRows().whole(World(pictures.fleet()))
-    assert {row["letter"] for row in page["nodes"].values()} == {"F", "H", "R", "C", "N"}
+    assert {row["letter"] for row in page["nodes"].values()} == {"!", "F", "H", "R", "C", "N"}
     assert len(page["wrong"]) == 4
     assert [sum(len(row["pods"]) for row in page["waiting"].values()), len(page["stuck"])] == [3, 0]
     assert [row["name"] for row in page["workloads"].values() if row["waits"]] == ["llm-1t"]

@@ -19,7 +19,7 @@ from neuron_dra.emulation.simulated_node import INITSTATE
 from neuron_dra.node.hardware import helper, sysfs
 from neuron_dra.node.hardware.hardware import Hardware
 from neuron_dra.node.hardware.reader import Overdue, Reader
-from neuron_dra.node.hardware.sysfs import Reading
+from neuron_dra.node.hardware.sysfs import FileReading
 from tests.support.fleet import clock
 
 TYPE: Final = "trn1.32xlarge"
@@ -53,7 +53,7 @@ class CountingReader(Reader):
         super().__init__(root)
         self.readings = 0
 
-    async def search(self, deadline_s: float, leave_out: Collection[str] = ()) -> Reading:
+    async def search(self, deadline_s: float, leave_out: Collection[str] = ()) -> FileReading:
         self.readings += 1
         return sysfs.read(helper.Source(), str(self._root), f"{self._root}/dev")
 
@@ -222,7 +222,7 @@ class HangingReader(CountingReader):
 
     hangs = False
 
-    async def search(self, deadline_s: float, leave_out: Collection[str] = ()) -> Reading:
+    async def search(self, deadline_s: float, leave_out: Collection[str] = ()) -> FileReading:
         if self.hangs:
             await asyncio.sleep(deadline_s)
             raise Overdue(helper.CLASS)

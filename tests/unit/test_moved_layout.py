@@ -188,7 +188,7 @@ def test_links_are_not_followed(root: Path) -> None:
 # The class folder.
 
 
-def raw(root: Path) -> sysfs.Reading:
+def raw(root: Path) -> sysfs.FileReading:
     return sysfs.read(helper.Source(), str(root), f"{root}/dev")
 
 

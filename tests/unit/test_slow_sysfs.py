@@ -13,7 +13,7 @@ from neuron_dra.emulation import simulated_node
 from neuron_dra.node.hardware import helper, sysfs
 from neuron_dra.node.hardware.hardware import Hardware
 from neuron_dra.node.hardware.reader import Overdue, Reader
-from neuron_dra.node.hardware.sysfs import Reading
+from neuron_dra.node.hardware.sysfs import FileReading
 from neuron_dra.node.timing import DEFAULT_TIMING
 from tests.support.fleet import clock
 
@@ -30,12 +30,12 @@ class SlowReader(Reader):
         self.each_s = each_s
         self._root = root
 
-    async def read(self, deadline_s: float, leave_out: Collection[str] = ()) -> Reading:
+    async def read(self, deadline_s: float, leave_out: Collection[str] = ()) -> FileReading:
         """Read with one deadline for everything."""
         await self._pass(FILES * self.each_s, deadline_s)
         return self._contents()
 
-    async def search(self, deadline_s: float, leave_out: Collection[str] = ()) -> Reading:
+    async def search(self, deadline_s: float, leave_out: Collection[str] = ()) -> FileReading:
         """Read with a deadline for each file."""
         for _ in range(FILES):
             await self._pass(self.each_s, deadline_s)
@@ -46,7 +46,7 @@ class SlowReader(Reader):
         if needed_s > deadline_s:
             raise Overdue
 
-    def _contents(self) -> Reading:
+    def _contents(self) -> FileReading:
         return sysfs.read(helper.Source(), str(self._root), f"{self._root}/dev")
 
 

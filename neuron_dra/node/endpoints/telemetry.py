@@ -26,7 +26,7 @@ from neuron_dra.core.topology import Node
 from neuron_dra.metric_table import Series
 from neuron_dra.node.hardware import helper
 from neuron_dra.node.hardware.reader import Overdue, Reader
-from neuron_dra.node.hardware.sysfs import Reading
+from neuron_dra.node.hardware.sysfs import FileReading
 from neuron_dra.node.prepare import pod_resources
 from neuron_dra.node.prepare.prepared_claims import PreparedClaims
 from neuron_dra.node.timing import CounterTiming
@@ -162,7 +162,7 @@ class Telemetry(Collector):
         """End the helper process."""
         await self._reader.abandon()
 
-    async def _read(self) -> Reading | None:
+    async def _read(self) -> FileReading | None:
         now = asyncio.get_running_loop().time()
         self._own = {unit: until for unit, until in self._own.items() if until > now}
         if helper.CLASS in self._own:

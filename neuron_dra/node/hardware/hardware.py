@@ -71,7 +71,7 @@ class Hardware:
         self.read_at = 0.0  # when everything that does not hang was last read, in seconds since the epoch
         self.facts = NodeFacts(None, None, ())
         self.node = Node(None, None, None, (), self.facts.ultraserver, self._labels, ())
-        self._reading: sysfs.Reading | None = None
+        self._reading: sysfs.FileReading | None = None
         self._hanging: dict[str, str] = {}  # units that are left out, and the path that hangs
         self._unread = ""  # why the facts are older than the last reading; empty if they are not
         self._away: _Away | None = None
@@ -175,7 +175,7 @@ class Hardware:
                 log.info("a read no longer hangs", extra={"path": path})
                 self._hanging.pop(unit, None)
 
-    def take(self, reading: sysfs.Reading) -> None:
+    def take(self, reading: sysfs.FileReading) -> None:
         """Replace facts, node and device files with those of a new reading."""
         left_out = self._hanging.values()
         self._away = self._look_for_driver(reading)
@@ -195,7 +195,7 @@ class Hardware:
         self.read_at, self._unread = time.time(), ""
         self.learn(facts)
 
-    def _look_for_driver(self, reading: sysfs.Reading) -> _Away | None:
+    def _look_for_driver(self, reading: sysfs.FileReading) -> _Away | None:
         """Return what the kernel driver does while it is not loaded; None if it is, so that the reading counts."""
         state, before = sysfs.driver_state(reading), self._away
         if state is DriverState.LOADED:

@@ -38,7 +38,7 @@ States = tuple[bytes | None, bytes | None]
 """The driver's INITSTATE before and after everything else was read."""
 
 Reply = tuple[Texts, list[int] | None, Texts, dict[int, tuple[int, Texts] | None], list[str], States]
-"""The fields of `sysfs.Reading`, which this process does not import."""
+"""The fields of `sysfs.FileReading`, which this process does not import."""
 
 
 class Source:

@@ -18,7 +18,7 @@ from typing import Final, cast
 
 from neuron_dra.node.hardware import helper, sysfs
 from neuron_dra.node.hardware.helper import Groups
-from neuron_dra.node.hardware.sysfs import Reading
+from neuron_dra.node.hardware.sysfs import FileReading
 
 log = logging.getLogger(__name__)
 
@@ -49,11 +49,11 @@ class Reader:
         self._helper: _Helper | None = None
         self._left: list[subprocess.Popen[bytes]] = []  # killed, but not known to have exited
 
-    async def read(self, deadline_s: float, leave_out: Collection[str] = ()) -> Reading:
+    async def read(self, deadline_s: float, leave_out: Collection[str] = ()) -> FileReading:
         """Return the contents of all files except the units in `leave_out`. Raises Overdue, OSError."""
         return await self._ask(helper.request(careful=False, leave_out=leave_out), deadline_s)
 
-    async def search(self, deadline_s: float, leave_out: Collection[str] = ()) -> Reading:
+    async def search(self, deadline_s: float, leave_out: Collection[str] = ()) -> FileReading:
         """Read as `read` does, with a deadline for each file. Raises OSError, Overdue with the file that hangs."""
         return await self._ask(helper.request(careful=True, leave_out=leave_out), deadline_s)
 
@@ -65,7 +65,7 @@ class Reader:
         finally:
             await self._end(probe_helper)
 
-    async def _ask(self, request: bytes, deadline_s: float) -> Reading:
+    async def _ask(self, request: bytes, deadline_s: float) -> FileReading:
         if self._helper is None:
             self._helper = await self._start()
         try:
@@ -141,7 +141,7 @@ class _Helper:
             raise
         return cls(process, stream, cast(asyncio.Transport, transport))
 
-    async def answer(self, request: bytes, deadline_s: float) -> Reading:
+    async def answer(self, request: bytes, deadline_s: float) -> FileReading:
         """Send a request and return the answer. Raises Overdue, and OSError if the helper ends."""
         assert self.process.stdin is not None  # noqa: S101 - it was made with a pipe
         os.write(self.process.stdin.fileno(), request)
@@ -151,7 +151,7 @@ class _Helper:
                 async with asyncio.timeout(deadline_s):
                     kind, _, rest = (await self._stream.readline()).partition(b" ")
                     if kind == b"=":
-                        return Reading(*marshal.loads(await self._stream.readexactly(int(rest))))
+                        return FileReading(*marshal.loads(await self._stream.readexactly(int(rest))))
                 if kind != b">":
                     raise OSError(f"the helper process ended ({self.process.poll()})")
                 path = rest.decode().rstrip("\n")

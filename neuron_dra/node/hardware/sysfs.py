@@ -98,7 +98,7 @@ class DeviceFolder:
     is_hosts: bool = True
 
 
-class Reading(NamedTuple):
+class FileReading(NamedTuple):
     """The texts of the kernel driver's files, in the order of LAYOUT.
 
     - `ids`: of the devices; None if the class folder is not there. Then `devices` are those with a file in /dev.
@@ -134,12 +134,14 @@ def read_node(root: Path, source: helper.Source | None = None, dev: DeviceFolder
     return facts(reading, is_hosts_dev=dev.is_hosts)
 
 
-def read(source: helper.Source, root: str, dev: str, may_read: Callable[[str], bool] = lambda unit: True) -> Reading:
+def read(
+    source: helper.Source, root: str, dev: str, may_read: Callable[[str], bool] = lambda unit: True
+) -> FileReading:
     """Return what all files below `root` contain, read in this process; the arguments are those of `helper.read`."""
-    return Reading(*helper.read(source, root, LAYOUT, dev, may_read))
+    return FileReading(*helper.read(source, root, LAYOUT, dev, may_read))
 
 
-def driver_state(reading: Reading) -> DriverState:
+def driver_state(reading: FileReading) -> DriverState:
     """Return what the kernel driver was doing during a reading. An empty class folder, as of a mount, is none."""
     before, after = ((_decoded(text) or "").strip() for text in reading.driver_states)
     has_class = bool(reading.ids) or any(text is not None for text in reading.of_class)
@@ -147,7 +149,7 @@ def driver_state(reading: Reading) -> DriverState:
 
 
 def facts(
-    reading: Reading, *, before: Reading | None = None, hanging: Iterable[str] = (), is_hosts_dev: bool = True
+    reading: FileReading, *, before: FileReading | None = None, hanging: Iterable[str] = (), is_hosts_dev: bool = True
 ) -> NodeFacts:
     """Return the facts of a reading. `hanging` are the paths that were left out because reading them hangs.
 
@@ -161,14 +163,14 @@ def facts(
     if state in (DriverState.LOADING, DriverState.CHANGING):
         so_far = len(reading.ids or ()) if state is DriverState.LOADING else 0
         of_class: Texts = [None] * len(reading.of_class)
-        without_devices = Reading(reading.of_node, [], of_class, {}, [], reading.driver_states)
+        without_devices = FileReading(reading.of_node, [], of_class, {}, [], reading.driver_states)
         return replace(_facts(without_devices, before=None), driver_state=state, devices_so_far=so_far, unread=())
     is_hosts_dev = is_hosts_dev and state is DriverState.LOADED
     return replace(_facts(reading, before=before, hanging=hanging, is_hosts_dev=is_hosts_dev), driver_state=state)
 
 
 def _facts(
-    reading: Reading, *, before: Reading | None, hanging: Iterable[str] = (), is_hosts_dev: bool = True
+    reading: FileReading, *, before: FileReading | None, hanging: Iterable[str] = (), is_hosts_dev: bool = True
 ) -> NodeFacts:
     left_out = set(hanging)
     reading = _validated(reading)
@@ -198,7 +200,7 @@ def _facts(
     )
 
 
-def with_earlier(reading: Reading, before: Reading, hanging: Iterable[str]) -> Reading:
+def with_earlier(reading: FileReading, before: FileReading, hanging: Iterable[str]) -> FileReading:
     """Return a reading in which everything that was left out is as in `before`: files of node and class, devices.
 
     If the class folder has vanished, all devices were left out.
@@ -214,7 +216,7 @@ def with_earlier(reading: Reading, before: Reading, hanging: Iterable[str]) -> R
     return reading._replace(of_node=of_node, ids=ids, of_class=of_class, devices=devices)
 
 
-def _validated(reading: Reading) -> Reading:
+def _validated(reading: FileReading) -> FileReading:
     """Return a reading without the files that were found by name and whose text is not of the value's form."""
     of_class, devices, kept_paths = list(reading.of_class), dict(reading.devices), []
     for path in reading.found_paths:
@@ -262,7 +264,7 @@ def _marked(devices: Iterable[DeviceFacts], paths: Iterable[str]) -> tuple[Devic
     return tuple(marked)
 
 
-def _unread(reading: Reading, left_out: Collection[str]) -> tuple[str, ...]:
+def _unread(reading: FileReading, left_out: Collection[str]) -> tuple[str, ...]:
     """Return the names of the files that no device has, and of those that the class does not have.
 
     Files that were left out of the reading do not count, because they may be there.
@@ -296,7 +298,7 @@ def _or_before(
 
 
 def _device_or_before(
-    device_id: int, read: tuple[int, list[bytes | None]] | None, before: Reading | None, *, is_hosts_dev: bool
+    device_id: int, read: tuple[int, list[bytes | None]] | None, before: FileReading | None, *, is_hosts_dev: bool
 ) -> DeviceFacts:
     if read is not None:
         return _device(*read, device_id, is_hosts_dev=is_hosts_dev)
@@ -341,7 +343,7 @@ def _ultraserver(texts: list[bytes | None]) -> UltraServerFacts:
     )
 
 
-def plain_device_files(reading: Reading) -> bool:
+def plain_device_files(reading: FileReading) -> bool:
     """Return whether the device files are plain files, as on simulated hardware without the right to make devices."""
     return any(kind == helper.A_PLAIN_FILE for kind, _ in filter(None, reading.devices.values()))
 
