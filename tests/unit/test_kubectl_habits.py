@@ -72,7 +72,7 @@ def test_equal_answers_about_several_objects_are_one(tmp_path: Path, capsys: pyt
     file = snapshot(tmp_path, items)
     found = ask(capsys, "why", "pods", "-A", "--snapshot", file)
     assert found.text.count("wants 17 devices") == found.text.count("wants 18 devices") == 1
-    assert "note: the same of default/rank-1, default/rank-10," in found.text
+    assert "note: the same of default/rank-1, default/rank-2," in found.text
     assert "and 87 more" in found.text
     data = json.loads(ask(capsys, "why", "pods", "-A", "--snapshot", file, "-o", "json").out)
     assert len(data["items"]) == 101
