@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -15,21 +17,24 @@ ROOT = Path(__file__).resolve().parents[2]
 RULES = ROOT / "deploy/helm/neuron-dra/files/alerts"
 
 
-def text() -> str:
-    """Return the contents of the file."""
-    rows = []
+def rules() -> Iterator[dict[str, Any]]:
+    """Yield the rules of alerts in the order of the chart's files."""
     for path in sorted(RULES.glob("*.yaml")):
         for group in yaml.safe_load(path.read_text())["groups"]:
-            rows += [_row(rule) for rule in group["rules"] if "alert" in rule]
-    return json.dumps(rows, indent=1) + "\n"
+            yield from (rule for rule in group["rules"] if "alert" in rule)
 
 
-def _row(rule: dict[str, object]) -> dict[str, str]:
-    labels, annotations = dict(rule["labels"]), dict(rule["annotations"])  # type: ignore[call-overload]
+def text() -> str:
+    """Return the contents of the file."""
+    return json.dumps([_row(rule) for rule in rules()], indent=1) + "\n"
+
+
+def _row(rule: dict[str, Any]) -> dict[str, str]:
+    annotations = rule["annotations"]
     return {
-        "name": str(rule["alert"]),
-        "severity": labels["severity"],
-        "after": str(rule["for"]),
+        "name": rule["alert"],
+        "severity": rule["labels"]["severity"],
+        "after": rule["for"],
         "summary": _without_templates(annotations["summary"]),
         "description": _without_templates(annotations["description"]),
         "runbook": annotations["runbook_url"].partition("#")[2],

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from controller import metrics as controller_metrics
 from controller.settings import ControllerSettings, WatcherSettings
+from hack.generate import alerts as chart_alerts
 from hack.generate import output_schema, topology_pictures
 from neuron_dra.core import advice, catalogue, devices, groups, health, limits, metadata, names, vocabulary
 from neuron_dra.core.catalogue import GIB
@@ -22,7 +23,6 @@ from neuron_dra.settings import PluginSettings
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
-ALERTS = ROOT / "deploy" / "helm" / "neuron-dra" / "files" / "alerts"
 MADE = "<!-- Written by hack/generate/docs.py from the code; change the texts there. -->\n\n"
 
 
@@ -305,7 +305,7 @@ class Alert:
     duration: str
 
 
-_RULE = re.compile(r"# Fires when (.+)\n +- alert: (\w+)\n(?:.*\n)*? +for: (\d+)([smh])\n +labels: \{severity: (\w+)\}")
+_CAUSE = re.compile(r"# Fires when (.+)\n +- alert: (\w+)\n")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours"}
 _TABLE_OF_ALERTS = re.compile(r"(?<=<!-- from the chart's alerts -->\n).*?(?=\n\n)", re.DOTALL)
 _RUNBOOK = re.compile(r"(?<=^### )(Neuron\w+)\n\n(?:Severity: .*\n\n)?", re.MULTILINE)
@@ -313,10 +313,14 @@ _RUNBOOK = re.compile(r"(?<=^### )(Neuron\w+)\n\n(?:Severity: .*\n\n)?", re.MULT
 
 def alerts() -> Iterator[Alert]:
     """Yield the alerts in the order of the chart's files; the cause is the comment above a rule."""
-    for path in sorted(ALERTS.glob("*.yaml")):
-        for cause, name, number, unit, severity in _RULE.findall(path.read_text(encoding="utf-8")):
-            unit_name = _UNITS[unit] if int(number) != 1 else _UNITS[unit].removesuffix("s")
-            yield Alert(name, severity, cause, f"{number} {unit_name}" if int(number) else "")
+    cause_by_name: dict[str, str] = {}
+    for path in chart_alerts.RULES.glob("*.yaml"):
+        cause_by_name.update((name, cause) for cause, name in _CAUSE.findall(path.read_text(encoding="utf-8")))
+    for rule in chart_alerts.rules():
+        number, unit = int(rule["for"][:-1]), rule["for"][-1]
+        unit_name = _UNITS[unit] if number != 1 else _UNITS[unit].removesuffix("s")
+        duration = f"{number} {unit_name}" if number else ""
+        yield Alert(rule["alert"], rule["labels"]["severity"], cause_by_name[rule["alert"]], duration)
 
 
 def monitoring() -> str:

@@ -21,7 +21,7 @@ from neuron_dra.core.wire import Obj
 from neuron_dra.emulation.embedded_api import errors
 from neuron_dra.emulation.embedded_api.resources import EmbeddedResource
 from neuron_dra.emulation.embedded_api.store import ObjectStore
-from neuron_dra.simulate import cel_engine, cel_functions
+from neuron_dra.simulate import cel_engine
 
 MUTATING: Final = "MutatingAdmissionPolicy"
 _PATCH = re.compile(r"JSONPatch\{op: (?P<op>'\w+'), path: (?P<rest>.*?)(, value: (?P<value>'[^']*'))?\}", re.DOTALL)
@@ -38,13 +38,7 @@ class NoValue(Exception):
 
 @lru_cache(maxsize=1)
 def _engine() -> Any:
-    return cel.NewEnv(
-        cel_functions.POOL,
-        config=cel.NewEnvConfigFromYaml(cel_engine.CONFIG),
-        variables=dict.fromkeys(_NAMES, cel.Type.DYN),
-        extensions=[cel_functions.extension()],
-        functions=cel_functions.declarations(),
-    )
+    return cel_engine.environment(dict.fromkeys(_NAMES, cel.Type.DYN))
 
 
 @lru_cache(maxsize=256)

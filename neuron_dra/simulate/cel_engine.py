@@ -22,7 +22,7 @@ MAX_LENGTH: Final = 10 * 1024  # bytes; resource.k8s.io/v1 CELSelectorExpression
 Attributes = Mapping[str, Mapping[str, Any]]
 _LISTS = {"ints": "int", "bools": "bool", "strings": "string", "versions": "version"}
 # Libraries of Kubernetes' environment, in its versions. What is excluded is declared by `cel_functions`.
-CONFIG: Final = """
+_CONFIG: Final = """
 extensions: [{name: bindings}, {name: lists}, {name: optional}, {name: sets}, {name: strings, version: 2},
              {name: two-var-comprehensions}]
 stdlib: {exclude_functions: [{name: _<_}, {name: _<=_}, {name: _>_}, {name: _>=_}]}
@@ -77,6 +77,17 @@ class Selector:
         raise EvaluationError(f"CEL result of type {_type_name(cel_value.type())} could not be converted to bool")
 
 
+def environment(variables: Mapping[str, Any]) -> Any:
+    """Return the engine with the libraries and functions of Kubernetes, for expressions about these variables."""
+    return cel.NewEnv(
+        cel_functions.POOL,
+        config=cel.NewEnvConfigFromYaml(_CONFIG),
+        variables=dict(variables),
+        extensions=[cel_functions.extension()],
+        functions=cel_functions.declarations(),
+    )
+
+
 @cache
 def _engine() -> Any:
     kind = cel.Type
@@ -84,13 +95,7 @@ def _engine() -> Any:
         kind.Map(kind.STRING, kind.Map(kind.STRING, value_type)) for value_type in (kind.DYN, cel_functions.QUANTITY)
     )
     types = dict(zip(_FIELDS, (kind.STRING, kind.BOOL, attributes, capacity), strict=True))
-    return cel.NewEnv(
-        cel_functions.POOL,
-        config=cel.NewEnvConfigFromYaml(CONFIG),
-        variables={f"device.{name}": type_ for name, type_ in types.items()},
-        extensions=[cel_functions.extension()],
-        functions=cel_functions.declarations(),
-    )
+    return environment({f"device.{name}": type_ for name, type_ in types.items()})
 
 
 def _fails(serialized: bytes) -> bool:

@@ -83,8 +83,8 @@ def apply_waiting(tenant: Namespace, name: str) -> None:
 
 def wait_for_reviews(webhook: SilentWebhook, tenant: Namespace, *writes: str) -> None:
     """Wait until these writes of the controller in a namespace hang."""
-    wanted = {(tenant.name, write) for write in writes}
-    eventually(f"{writes} hang", lambda: wanted <= webhook.writes(ACCOUNT))
+    expected_writes = {(tenant.name, write) for write in writes}
+    eventually(f"{writes} hang", lambda: expected_writes <= webhook.writes(ACCOUNT))
 
 
 @pytest.fixture
@@ -147,11 +147,11 @@ SCOPES = pytest.mark.parametrize("events", [False, True], ids=["one-tenant", "an
 def test_writes_that_hang_delay_no_other_tenant(
     place: Namespace, tenant: Namespace, webhook: SilentWebhook, events: bool
 ) -> None:
-    paired = rounds_of_one_leader(place)
+    alone = rounds_of_one_leader(place)
     with hanging(tenant, webhook, events=events):
         beside = rounds_of_one_leader(place)
-    assert_no_slower("Allocated", [each.allocated_s for each in paired], [each.allocated_s for each in beside])
-    assert_no_slower("released", [each.released_s for each in paired], [each.released_s for each in beside])
+    assert_no_slower("Allocated", [timed.allocated_s for timed in alone], [timed.allocated_s for timed in beside])
+    assert_no_slower("released", [timed.released_s for timed in alone], [timed.released_s for timed in beside])
     hung = {write for namespace, write in webhook.writes(ACCOUNT) if namespace == place.name}
     assert hung == ({"CREATE events"} if events else set())
 

@@ -385,8 +385,8 @@ class Judge:
     def clean(self, current: Checkpoint) -> None:
         uids = {uid for uid, prepared in current.claims.items() if not prepared.adopted}
         names = set(os.listdir(self.cdi_root)) - FOLDERS
-        others = {name for path in self.paths if path is not self.path for name in names if path.has_file(name)}
-        found = {cdi.claim_uid_of(name, self.path.driver) for name in names - others}
+        other_names = {name for path in self.paths if path is not self.path for name in names if path.has_file(name)}
+        specified_uids = {cdi.claim_uid_of(name, self.path.driver) for name in names - other_names}
         wanted = {name for prepared in current.claims.values() for name in metadata.files(prepared)}
         held = set(current.claims) - uids
         described = set(Files().names(self.cdi_root / metadata.FOLDER))
@@ -395,7 +395,7 @@ class Judge:
         told = {notice.claim_uid_of(name) for name in Files().names(self.cdi_root / notice.FOLDER)} - held
         having = {uid for uid, prepared in current.claims.items() if notice.has_folder(prepared)}
         assert told == having, "folders for notices and checkpoint differ"
-        assert uids <= found <= set(current.claims), "CDI files and checkpoint differ"
+        assert uids <= specified_uids <= set(current.claims), "CDI files and checkpoint differ"
         PublisherLock(self.root / PLUGIN, "pod-2", Quick()).sweep()
         assert [name for name in os.listdir(self.data) if name.endswith(".tmp")] == []
 

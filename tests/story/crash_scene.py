@@ -265,8 +265,8 @@ class Scene:
                 for name, data in metadata.files(claim).items():
                     file = Files().read(self.host.cdi / metadata.FOLDER / name)
                     assert file == data, "a claim in the checkpoint has no metadata file"
-        held = [claim for claim in checkpoint.claims.values() if self.lost_the_newest_slot or not claim.adopted]
-        assert answered <= {claim.ref.name for claim in held}, "what was answered is not in the checkpoint"
+        own_claims = [claim for claim in checkpoint.claims.values() if self.lost_the_newest_slot or not claim.adopted]
+        assert answered <= {claim.ref.name for claim in own_claims}, "what was answered is not in the checkpoint"
 
     def check_boot(self) -> None:
         """A serving plugin has the current boot id, and no prepared claims of another boot."""
@@ -304,11 +304,11 @@ class Scene:
         for driver in self.drivers:
             checkpoint = self._checkpoint(driver)
             assert (set(checkpoint.claims), self._specified(driver)) == (uids, uids), driver.name
-            held: list[int | str] = []
+            held_devices: list[int | str] = []
             for claim in checkpoint.claims.values():
                 for device in claim.devices:
-                    held += device.device_ids or [device.device]
-            assert len(held) == len(set(held)), f"a device in two claims: {held}"
+                    held_devices += device.device_ids or [device.device]
+            assert len(held_devices) == len(set(held_devices)), f"a device in two claims: {held_devices}"
         self.check_commit()
         described = Files().names(self.host.cdi / metadata.FOLDER)
         assert {metadata.claim_uid_of(name) for name in described} == (uids if NEURON in self.drivers else set())

@@ -12,7 +12,7 @@ from neuron_dra.ask.doctor.nodes import neuron_nodes
 from neuron_dra.ask.doctor.seen import POLICIES, Seen
 from neuron_dra.ask.read import node_views
 from neuron_dra.ask.render import words
-from neuron_dra.ask.world import events, interfaces, unseen
+from neuron_dra.ask.world import events, interfaces, reported, unseen
 from neuron_dra.ask.world.world import World
 from neuron_dra.core import efa, program
 from neuron_dra.core.dra_driver import EFA
@@ -24,7 +24,6 @@ AREA: Final = "EFA"
 SLICE_POLICY: Final = "neuron-dra-driver-own-resourceslices"
 POLICY_VARIABLE: Final = "efaPrefix"
 """A variable that the policy has only with efa.enabled, which is visible nowhere else in a cluster."""
-STANDS_DOWN: Final = "NeuronEfaStandsDown"
 MOST: Final = 8  # names of nodes in a line
 
 
@@ -36,7 +35,7 @@ class _Publishers:
     dranet: list[str] = field(default_factory=list)
     both: list[str] = field(default_factory=list)
     device_plugin: list[str] = field(default_factory=list)
-    nobody: list[str] = field(default_factory=list)
+    unpublished: list[str] = field(default_factory=list)
 
 
 def lines(seen: Seen, world: World, only: str = "") -> Iterator[Line]:
@@ -82,7 +81,7 @@ def _publishers(world: World, only: str) -> _Publishers:
         elif node_views.offers(world.nodes[name], efa.DEVICE_PLUGIN_RESOURCE):
             publishers.device_plugin.append(name)
         elif name in with_neurons and (spec := world.type_of(name)) is not None and spec.efa is not None:
-            publishers.nobody.append(name)
+            publishers.unpublished.append(name)
     return publishers
 
 
@@ -175,7 +174,7 @@ def _not_served(world: World, publishers: _Publishers) -> Iterator[Line]:
         yield wrong(
             AREA, "EfaDevicePluginAlive", text, "keep it off these nodes, or turn efa.enabled off (docs/efa.md)"
         )
-    silent = [name for name in publishers.nobody if not _stands_down(world, name)]
+    silent = [name for name in publishers.unpublished if not _stands_down(world, name)]
     if silent:
         text = (
             f"efa.enabled is on, and nothing publishes EFA interfaces of {_nodes(silent)}: the instance has none, or "
@@ -186,7 +185,7 @@ def _not_served(world: World, publishers: _Publishers) -> Iterator[Line]:
 
 def _stands_down(world: World, name: str) -> bool:
     """Return True if the driver reports that it stands down on a node, which is a line of the node."""
-    return any(event.reason == STANDS_DOWN for event in events.about(world, "Node", world.nodes[name]))
+    return any(event.reason == reported.STANDS_DOWN for event in events.about(world, "Node", world.nodes[name]))
 
 
 def _nodes(node_names: Sequence[str]) -> str:

@@ -64,7 +64,7 @@ def _nodes(world: World, kind: str, changed_object: Wire) -> Iterator[str]:
 
 
 def _of_pod(world: World, pod: Wire) -> Iterator[str]:
-    """Yield the names of the nodes of which a pod shows something beside its claims."""
+    """Yield the names of the nodes about which a pod shows something apart from its claims."""
     node_name = pod["spec"].get("nodeName") or ""
     if node_name and world.events.get(("Node", "", node_name)):
         yield node_name  # an Event about the node may be over when this pod is gone

@@ -7,18 +7,12 @@ from typing import Any
 
 from cel_expr_python import cel
 
-from neuron_dra.simulate import cel_engine, cel_functions
+from neuron_dra.simulate import cel_engine
 
 
 @functools.cache
 def _engine() -> Any:
-    return cel.NewEnv(
-        cel_functions.POOL,
-        config=cel.NewEnvConfigFromYaml(cel_engine.CONFIG),
-        variables={"self": cel.Type.DYN},
-        extensions=[cel_functions.extension()],
-        functions=cel_functions.declarations(),
-    )
+    return cel_engine.environment({"self": cel.Type.DYN})
 
 
 def evaluate(expression: str, value: Any) -> Any:

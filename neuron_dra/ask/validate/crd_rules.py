@@ -1,4 +1,4 @@
-"""What the API server rejects in objects of our CRDs beside fields and types: required, enumerations, limits and CEL.
+"""What the API server rejects in objects of our CRDs, apart from fields and types: required, enumerations, limits, CEL.
 
 The schemas are those of deploy/crds, without descriptions and without rules that compare with the stored object.
 """
@@ -82,9 +82,10 @@ def _inner(value: Any, schema: Wire, path: str) -> Iterator[tuple[str, str]]:
     for name in schema.get("required") or ():
         if value.get(name) is None:
             yield f"{path}.{name}".lstrip("."), "it is required"
-    others = schema.get("additionalProperties")
+    additional_schema = schema.get("additionalProperties")
+    other_schema = additional_schema if isinstance(additional_schema, dict) else {}
     for name, item in value.items():
-        inner = (schema.get("properties") or {}).get(name, others if isinstance(others, dict) else {})
+        inner = (schema.get("properties") or {}).get(name, other_schema)
         yield from _problems(item, inner, f"{path}.{name}".lstrip("."))
 
 

@@ -37,18 +37,21 @@ def unusable_claim(world: World, pod: Wire) -> Finding | None:
 
 def unhealthy_devices(world: World, pod: Wire) -> Finding | None:
     """Return the finding for devices of a running pod that are unhealthy or tainted, or are published no longer."""
-    node = fleet.view(world, pod["spec"]["nodeName"])
+    results = []
+    for claim in world.claims_of(pod):
+        results += [result for result in claim.seen.results if result.driver == names.DRIVER]
+    # Most pods of a cluster have no devices, and the view of a node has all of its devices.
+    node = fleet.view(world, pod["spec"]["nodeName"]) if results else None
     if node is None:
         return None
     missing_devices = fleet.missing(node)
     fault_by_device = {device.name: device.faults for device in node.devices if device.faults}
     fault_by_device.update(dict.fromkeys(missing_devices, signals.MISSING))
     own_faults: dict[str, str] = {}
-    for claim in world.claims_of(pod):
-        for result in claim.seen.results:
-            if result.driver == names.DRIVER and result.pool == node.name:
-                own_devices = _whole_devices(result.device, node.spec)
-                own_faults.update((name, fault_by_device[name]) for name in own_devices if name in fault_by_device)
+    for result in results:
+        if result.pool == node.name:
+            own_devices = _whole_devices(result.device, node.spec)
+            own_faults.update((name, fault_by_device[name]) for name in own_devices if name in fault_by_device)
     if not own_faults:
         return None
     facts = Facts()

@@ -29,10 +29,10 @@ _CONDITIONS: Final = ("QuotaReserved", "Admitted")
 def finding(world: World, pod: Wire) -> Finding:
     """Return the finding for a pod with scheduling gates."""
     gates = [gate.name for gate in PodView.of(pod).spec.scheduling_gates]
-    others = [gate for gate in gates if not gate.startswith(_KUEUE)]
+    other_gates = [gate for gate in gates if not gate.startswith(_KUEUE)]
     removals = dict.fromkeys(OWNERS[gate] for gate in gates if gate in OWNERS)
     text = "; ".join([f"scheduling gates keep it from the scheduler: {', '.join(gates)}", *removals])
-    if others == gates:
+    if other_gates == gates:
         return Finding("SchedulingGate", text)
     meta = PodView.of(pod).metadata
     owners = {meta.uid, *(owner.uid for owner in meta.owner_references)} - {""}
@@ -42,7 +42,7 @@ def finding(world: World, pod: Wire) -> Finding:
         namespace = meta.namespace or "default"
         see = f"kubectl get workloads.kueue.x-k8s.io -n {namespace}: their conditions have Kueue's reason"
         return Finding("SchedulingGate", text, (("see", see),))
-    other_facts = tuple(("other gate", "; ".join([gate, *filter(None, [OWNERS.get(gate)])])) for gate in others)
+    other_facts = tuple(("other gate", "; ".join([gate, *filter(None, [OWNERS.get(gate)])])) for gate in other_gates)
     return replace(reason, facts=(*reason.facts, *other_facts))
 
 
